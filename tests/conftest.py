@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -36,6 +37,13 @@ def _no_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frozen_modules() -> None:
+    """Exclude the objects of all imported modules from garbage collection: tests call ``gc.collect`` often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ with as_command(), stopping_on_signals(Runner(), "job", 10.0):
 
 @pytest.mark.parametrize(
     ("number", "by", "code"),
-    [(signal.SIGINT, None, 130), (signal.SIGTERM, 15, 143), (signal.SIGHUP, 1, 129)],
-    ids=["ctrl-c", "sigterm", "sighup"],
+    [(signal.SIGINT, None, 130), (signal.SIGTERM, 15, 143)],
+    ids=["ctrl-c", "sigterm"],
 )
 def test_the_first_signal_stops_the_runner_the_second_at_once_and_the_third_kills_it(
     number: int, by: int | None, code: int

@@ -262,7 +262,7 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) or (found != found and wanted != wanted)
 
 
-@settings(max_examples=max(200, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(studies(), st.data())
 def test_accepted_tables_read_as_one_dataset_and_the_others_are_refused_by_name(
     results: list[pa.Table], data: st.DataObject

@@ -274,11 +274,17 @@ def test_results_that_are_ready_are_fetched_together(tmp_path: Path) -> None:
     assert sorted(lab.kept.done) == list(range(12))
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(tmp_path: Path, *, removed: bool) -> None:
+@pytest.mark.parametrize(
+    "cause",
+    [LossCause("gone"), LossCause("gone", removed=True), LossCause("its nanny restarted it at 600 MiB", memory=True)],
+    ids=["lost", "removed", "memory"],
+)
+def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(
+    tmp_path: Path, cause: LossCause, caplog: pytest.LogCaptureFixture
+) -> None:
     """Dask ran it without end. Workers that are removed on purpose say nothing about the task."""
-    lab = started(RunnerLab(tmp_path, [1] * 8))
-    cause, n_lost = LossCause("gone", removed=removed), 0
+    lab = started(RunnerLab(tmp_path, [1] * 8, batch_size=16))
+    n_lost = 0
 
     def answer_or_lose(future: SimFuture) -> None:
         nonlocal n_lost
@@ -291,12 +297,15 @@ def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(tmp_p
     lab.drive(answer_or_lose)
     assert sorted(lab.kept.done) == list(range(8))
     failed = [failure for failure in lab.kept.failures if failure.target is None]
-    if removed:
+    # All tasks were in flight when the window was halved.
+    assert caplog.text.count("window: 8 parameter sets (before: 16)") == caplog.text.count("window: ") == cause.memory
+    if cause.removed:
         assert failed == []
         return
-    assert [(failure.group, failure.reason, failure.message) for failure in failed] == [
-        (5, "lost", "alone on a worker: 2 workers died while sending its result")
-    ]
+    (failure,) = failed
+    assert (failure.group, failure.reason) == (5, "oom" if cause.memory else "lost")
+    assert failure.message == "alone on a worker: 2 workers died while sending its result"
+    assert ("its nanny restarted it at 600 MiB" in str(failure.signals)) == cause.memory
     assert n_lost == 4, "two workers for the task, and two for the group alone on a worker"
     assert not any(holds(future, 5) for future in lab.cluster.connection.futures.values()), "Dask would run it again"
 

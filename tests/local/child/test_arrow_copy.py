@@ -101,13 +101,14 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("make", NESTED.values(), ids=NESTED)
-def test_memory_of_nested_columns_is_copied(make: Callable[[pa.Array], pa.Array]) -> None:
-    memory = np.array([1.0, 2.0, 3.0])
-    wanted = make(pa.array([1.0, 2.0, 3.0])).to_pylist()
-    found = as_tables(pa.table({"x": make(over(memory))}), 1)["output"]
-    memory[:] = 9
-    assert found["x"].to_pylist() == wanted
+def test_memory_of_nested_columns_is_copied(subtests: pytest.Subtests) -> None:
+    for case, make in NESTED.items():
+        with subtests.test(case):
+            memory = np.array([1.0, 2.0, 3.0])
+            wanted = make(pa.array([1.0, 2.0, 3.0])).to_pylist()
+            found = as_tables(pa.table({"x": make(over(memory))}), 1)["output"]
+            memory[:] = 9
+            assert found["x"].to_pylist() == wanted
 
 
 def test_a_reader_may_overwrite_its_memory_for_each_batch() -> None:
@@ -123,15 +124,14 @@ def test_a_reader_may_overwrite_its_memory_for_each_batch() -> None:
     assert found["x"].to_pylist() == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    "column", [pa.array(np.zeros(100_000)), pa.array(["text " * 10] * 10_000), pa.array([[1] * 10] * 10_000)], ids=str
-)
-@pytest.mark.parametrize("library", [pa.table, pl.from_arrow])
-def test_a_slice_keeps_only_the_memory_of_its_rows(library: Any, column: pa.Array) -> None:
+def test_a_slice_keeps_only_the_memory_of_its_rows(subtests: pytest.Subtests) -> None:
     """A slice of three rows would keep the memory of the whole table."""
-    found = as_tables(library(pa.table({"x": column})).slice(50, 3), 1)["output"]
-    assert found["x"].to_pylist() == column[50:53].to_pylist()
-    assert sum(buffer.size for chunk in found["x"].chunks for buffer in chunk.buffers() if buffer) < 10_000
+    for column in [pa.array(np.zeros(100_000)), pa.array(["text " * 10] * 10_000), pa.array([[1] * 10] * 10_000)]:
+        for library in [pa.table, pl.from_arrow]:
+            with subtests.test(str((column, library))):
+                found = as_tables(library(pa.table({"x": column})).slice(50, 3), 1)["output"]
+                assert found["x"].to_pylist() == column[50:53].to_pylist()
+                assert sum(buffer.size for chunk in found["x"].chunks for buffer in chunk.buffers() if buffer) < 10_000
 
 
 # --- types
@@ -178,13 +178,14 @@ PARQUET_HOLDS_NONE_OF = {
 }
 
 
-@pytest.mark.parametrize("column", PARQUET_HOLDS_NONE_OF.values(), ids=PARQUET_HOLDS_NONE_OF)
-@pytest.mark.parametrize("form", [pa.table, dict])
-def test_a_type_that_parquet_cannot_hold_is_refused_with_its_column(form: Any, column: pa.Array) -> None:
+def test_a_type_that_parquet_cannot_hold_is_refused_with_its_column(subtests: pytest.Subtests) -> None:
     """Tables of these types passed the child process and killed the runner at the checkpoint, in every attempt."""
-    for _ in range(2):
-        with pytest.raises(InvalidOutput, match=r"output 'daily'.*column 'odd'"):
-            as_tables({"daily": form({"odd": column})}, 1)
+    for case, column in PARQUET_HOLDS_NONE_OF.items():
+        for form in [pa.table, dict]:
+            with subtests.test(f"{case} {form}"):
+                for _ in range(2):
+                    with pytest.raises(InvalidOutput, match=r"output 'daily'.*column 'odd'"):
+                        as_tables({"daily": form({"odd": column})}, 1)
 
 
 KEPT = {
@@ -227,20 +228,23 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [pa.table, dict, lambda columns: pa.table(columns).to_reader()])
-@pytest.mark.parametrize(("column", "kind"), KEPT.values(), ids=KEPT)
-def test_every_other_type_keeps_its_values_on_disk(form: Any, column: pa.Array, kind: pa.DataType | None) -> None:
-    wanted = (column.storage if column.type in (pa.uuid(), pa.json_()) else column).to_pylist()
-    if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.BaseExtensionType):
-        wanted = [[b"0" * 16]]
-    if pa.types.is_map(column.type):
-        wanted = [row if row is None else [{"key": key, "value": value} for key, value in row] for row in wanted]
-    for rows in (slice(None), slice(1, None), slice(0)):
-        found = as_tables(form({"x": column[rows]}), 1)["output"]
-        assert repr(found["x"].to_pylist()) == repr(wanted[rows])
-        assert kind is None or found["x"].type == kind
-        assert found.schema.field("x").nullable
-        assert repr(on_disk(found)["x"].to_pylist()) == repr(wanted[rows])
+def test_every_other_type_keeps_its_values_on_disk(subtests: pytest.Subtests) -> None:
+    for form in [pa.table, dict]:
+        for case, (column, kind) in KEPT.items():
+            with subtests.test(f"{case} {form}"):
+                wanted = (column.storage if column.type in (pa.uuid(), pa.json_()) else column).to_pylist()
+                if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.BaseExtensionType):
+                    wanted = [[b"0" * 16]]
+                if pa.types.is_map(column.type):
+                    wanted = [
+                        row if row is None else [{"key": key, "value": value} for key, value in row] for row in wanted
+                    ]
+                for rows in (slice(None), slice(1, None), slice(0)):
+                    found = as_tables(form({"x": column[rows]}), 1)["output"]
+                    assert repr(found["x"].to_pylist()) == repr(wanted[rows])
+                    assert kind is None or found["x"].type == kind
+                    assert found.schema.field("x").nullable
+                    assert repr(on_disk(found)["x"].to_pylist()) == repr(wanted[rows])
 
 
 def test_a_column_that_is_declared_not_null_may_hold_nulls() -> None:
@@ -300,9 +304,10 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("column", INVALID.values(), ids=INVALID)
-@pytest.mark.parametrize("form", [pa.table, dict, lambda columns: pa.table(columns).to_batches()[0]])
-def test_invalid_arrow_data_are_refused_with_their_column(form: Any, column: pa.Array) -> None:
+def test_invalid_arrow_data_are_refused_with_their_column(subtests: pytest.Subtests) -> None:
     """Invalid data of native code killed the runner with a segmentation fault."""
-    with pytest.raises(InvalidOutput, match=r"output 'daily'.*column 'bad'.*invalid"):
-        as_tables({"daily": form({"good": pa.nulls(len(column)), "bad": column})}, 1)
+    for case, column in INVALID.items():
+        for form in [pa.table, dict, lambda columns: pa.table(columns).to_batches()[0]]:
+            bad = pytest.raises(InvalidOutput, match=r"output 'daily'.*column 'bad'.*invalid")
+            with subtests.test(f"{case} {form}"), bad:
+                as_tables({"daily": form({"good": pa.nulls(len(column)), "bad": column})}, 1)

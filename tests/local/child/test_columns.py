@@ -333,10 +333,11 @@ class TestIndexes:
         found = self.columns(frame.resample("MS").sum())
         assert found == {"index": [dt.datetime(2024, 1, 1)], "x": [3]}
 
-    @pytest.mark.parametrize("index", [[3, 1], np.array([3, 1], "u1"), pd.Index([3, 1], dtype=object)], ids=str)
-    def test_row_numbers_without_a_name_are_dropped(self, index: Any) -> None:
+    def test_row_numbers_without_a_name_are_dropped(self, subtests: pytest.Subtests) -> None:
         """Filtering or sorting a frame leaves such an index."""
-        assert self.columns(pd.DataFrame({"x": [1, 2]}, index=index)) == {"x": [1, 2]}
+        for index in [[3, 1], np.array([3, 1], "u1"), pd.Index([3, 1], dtype=object)]:
+            with subtests.test(str(index)):
+                assert self.columns(pd.DataFrame({"x": [1, 2]}, index=index)) == {"x": [1, 2]}
 
     def test_row_numbers_with_a_name_are_a_column(self) -> None:
         frame = pd.DataFrame({"x": [1, 2]}, index=pd.RangeIndex(2, name="step"))
@@ -393,12 +394,13 @@ class TestNamesOfPandas:
         frame = pd.DataFrame({"k": ["a", "a"], "x": [1, 2]}).groupby("k").agg(["min", "max"]).reset_index()
         assert self.names(frame) == ["k", "x_min", "x_max"]
 
-    @pytest.mark.parametrize("names", [["x", "x"], [1, "1"], [("x", "y"), "x_y"]], ids=str)
-    def test_two_columns_with_one_name_are_refused(self, names: Any) -> None:
-        frame = pd.DataFrame([[1, 2]])
-        frame.columns = pd.Index(names, tupleize_cols=False)
-        with pytest.raises(InvalidOutput, match="columns of the same name"):
-            as_tables(frame, 1)
+    def test_two_columns_with_one_name_are_refused(self, subtests: pytest.Subtests) -> None:
+        for names in [["x", "x"], [1, "1"], [("x", "y"), "x_y"]]:
+            with subtests.test(str(names)):
+                frame = pd.DataFrame([[1, 2]])
+                frame.columns = pd.Index(names, tupleize_cols=False)
+                with pytest.raises(InvalidOutput, match="columns of the same name"):
+                    as_tables(frame, 1)
 
     def test_a_subclass_of_a_frame_is_a_frame(self) -> None:
         class Results(pd.DataFrame):

@@ -145,20 +145,25 @@ def made(form: str) -> Any:
     return value() if callable(value) and not dataclasses.is_dataclass(value) else value
 
 
-@pytest.mark.parametrize("form", FORMS)
 class TestStoredColumns:
-    def test_alone(self, form: str) -> None:
-        wanted = FORMS[form][1]
-        if form == "a Dataset without rows":
-            wanted = {"place": alone(GRID[["rate"]]).schema.field("place").type, "day": INT, "rate": DOUBLE}
-        table = alone(made(form))
-        assert {field.name: str(field.type) for field in table.schema} == {n: str(kind) for n, kind in wanted.items()}
-        assert not table.schema.metadata
+    def test_alone(self, subtests: pytest.Subtests) -> None:
+        for form in FORMS:
+            with subtests.test(str(form)):
+                wanted = FORMS[form][1]
+                if form == "a Dataset without rows":
+                    wanted = {"place": alone(GRID[["rate"]]).schema.field("place").type, "day": INT, "rate": DOUBLE}
+                table = alone(made(form))
+                assert {field.name: str(field.type) for field in table.schema} == {
+                    n: str(kind) for n, kind in wanted.items()
+                }
+                assert not table.schema.metadata
 
-    def test_as_one_of_several_outputs(self, form: str) -> None:
-        found = as_tables({"it": made(form), "summary": {"n": 1}, "frame": pd.DataFrame({"n": [1]})}, 1)
-        assert found["it"].equals(alone(made(form)))
-        assert list(found) == ["it", "summary", "frame"]
+    def test_as_one_of_several_outputs(self, subtests: pytest.Subtests) -> None:
+        for form in FORMS:
+            with subtests.test(str(form)):
+                found = as_tables({"it": made(form), "summary": {"n": 1}, "frame": pd.DataFrame({"n": [1]})}, 1)
+                assert found["it"].equals(alone(made(form)))
+                assert list(found) == ["it", "summary", "frame"]
 
 
 class TestXarray:

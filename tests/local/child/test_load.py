@@ -30,18 +30,22 @@ def f(beta, s): pass
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    before = set(sys.modules)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two texts of one length and second have one cache
+
+    def forget():
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+                del sys.modules[name]
 
     def write(code, name="the_model.py"):
+        forget()
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(textwrap.dedent(code))
         return tmp_path
 
     yield write
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+    forget()
 
 
 @pytest.fixture
@@ -116,13 +120,16 @@ CALLED = {
 
 
 class TestFunctions:
-    @pytest.mark.parametrize(("code", "scenario", "expected"), CALLED.values(), ids=CALLED)
-    def test_a_function_gets_params_and_seed_and_the_scenario_if_it_takes_one(self, write, code, scenario, expected):
-        assert load_model("the_model:f", scenario, [write(code)], ["beta"])(PARAMS, 7) == expected
+    def test_a_function_gets_params_and_seed_and_the_scenario_if_it_takes_one(
+        self, write, subtests: pytest.Subtests
+    ) -> None:
+        for case, (code, scenario, expected) in CALLED.items():
+            with subtests.test(case):
+                assert load_model("the_model:f", scenario, [write(code)], ["beta"])(PARAMS, 7) == expected
 
-    @pytest.mark.parametrize(
-        ("code", "says"),
-        [
+    def test_arguments_that_are_not_params_and_seed_are_refused(self, write, subtests: pytest.Subtests) -> None:
+        """The model got the dict for beta, the seed for gamma and the scenario for the seed, and computed with them."""
+        for code, says in [
             ("def f(beta, gamma, seed): pass", "has 'seed' where mops passes the scenario"),
             ("def f(beta=0.1, gamma=0.2, seed=0): pass", "does not have 'seed' where"),
             ("def f(beta, seed): pass", "argument 'beta', which is a parameter of the study.*take params\\['beta'\\]"),
@@ -144,12 +151,9 @@ class TestFunctions:
             ("class f:\n    def simulate(self, seed, params): pass", "has 'seed' where"),
             ("class f:\n    def simulate_scenario(self, params, seed, scenario): pass", "has 'params' where"),
             ("class g:\n    def __call__(self, beta, seed): pass\nf = g()", "argument 'beta', which"),
-        ],
-    )
-    def test_arguments_that_are_not_params_and_seed_are_refused(self, write, code, says):
-        """The model got the dict for beta, the seed for gamma and the scenario for the seed, and computed with them."""
-        with pytest.raises(CannotLoad, match=says):
-            load_model("the_model:f", "baseline", [write(code)], ["beta", "gamma"])
+        ]:
+            with subtests.test(str((code, says))), pytest.raises(CannotLoad, match=says):
+                load_model("the_model:f", "baseline", [write(code)], ["beta", "gamma"])
 
     def test_a_parameter_name_that_only_a_later_set_has_fails_its_simulations(self, model):
         run = model("def f(beta, seed): return seed", "the_model:f")
@@ -231,16 +235,18 @@ NO_MODEL = {
 
 
 class TestModels:
-    @pytest.mark.parametrize(("code", "name", "scenario", "expected"), FOUND.values(), ids=FOUND)
-    def test_a_model_is_found_and_called(self, model, write, code, name, scenario, expected):
-        write("class Base:\n    def simulate(self, params, seed): return seed", "the_base.py")
-        assert model(code, f"the_model{name}", scenario)(PARAMS, 7) == expected
+    def test_a_model_is_found_and_called(self, model, write, subtests: pytest.Subtests) -> None:
+        for case, (code, name, scenario, expected) in FOUND.items():
+            with subtests.test(case):
+                write("class Base:\n    def simulate(self, params, seed): return seed", "the_base.py")
+                assert model(code, f"the_model{name}", scenario)(PARAMS, 7) == expected
 
-    @pytest.mark.parametrize(("code", "asked", "says"), NO_MODEL.values(), ids=NO_MODEL)
-    def test_what_is_no_model_is_refused(self, model, code, asked, says):
-        name, _, scenario = asked.partition(" ")
-        with pytest.raises(CannotLoad, match=says):
-            model(code, f"the_model{name}", scenario or "baseline")
+    def test_what_is_no_model_is_refused(self, model, subtests: pytest.Subtests) -> None:
+        for case, (code, asked, says) in NO_MODEL.items():
+            with subtests.test(case):
+                name, _, scenario = asked.partition(" ")
+                with pytest.raises(CannotLoad, match=says):
+                    model(code, f"the_model{name}", scenario or "baseline")
 
     @pytest.mark.parametrize(
         "method", ["simulate(self, params, seed)", "simulate_scenario(self, scenario, params, seed)"]
@@ -317,9 +323,8 @@ class TestModulesAndFiles:
 
 
 class TestTargets:
-    @pytest.mark.parametrize(
-        ("code", "losses"),
-        [
+    def test_a_target_gets_params_and_replicates_in_order(self, target, subtests: pytest.Subtests) -> None:
+        for code, losses in [
             (
                 "def target(params, replicates): return params['beta'] + replicates[1]['daily']['n'][0].as_py()",
                 {"loss": 5.3},
@@ -327,34 +332,31 @@ class TestTargets:
             ("def target(replicates): return len(replicates)", {"loss": 2.0}),
             ("def target(params, replicates, scale=10): return scale * len(replicates)", {"loss": 20.0}),
             ("def target(params, replicates): return {'low': 1, 'high': 2.5}", {"low": 1.0, "high": 2.5}),
-        ],
-        ids=["two arguments", "one argument", "a default", "several losses"],
-    )
-    def test_a_target_gets_params_and_replicates_in_order(self, target, code, losses):
-        assert target(code)(PARAMS, REPLICATES) == losses
+        ]:
+            with subtests.test(str((code, losses))):
+                assert target(code)(PARAMS, REPLICATES) == losses
 
-    @pytest.mark.parametrize(
-        ("code", "says"),
-        [
+    def test_arguments_that_are_not_params_and_replicates_are_refused(self, write, subtests: pytest.Subtests) -> None:
+        for code, says in [
             ("def target(params): pass", "has 'params' where mops passes the replicates"),
             ("def target(replicates, params): pass", "has 'replicates' where mops passes the params"),
             ("def target(beta, replicates): pass", "argument 'beta', which is a parameter"),
             ("def target(beta): pass", "argument 'beta', which is a parameter"),
             ("def target(replicates, *, scale): pass", "needs an argument 'scale' as well"),
-        ],
-    )
-    def test_arguments_that_are_not_params_and_replicates_are_refused(self, write, code, says):
-        with pytest.raises(CannotLoad, match=says):
-            load_target("the_model:target", [write(code)], ["beta"])
+        ]:
+            with subtests.test(str((code, says))), pytest.raises(CannotLoad, match=says):
+                load_target("the_model:target", [write(code)], ["beta"])
 
-    @pytest.mark.parametrize("value", ["np.float32(1.5)", "np.array(1.5)", "np.int64(1) + 0.5", "1.5"])
-    def test_a_number_of_numpy_is_a_loss(self, target, value):
-        loss = target(f"import numpy as np\ndef target(params, replicates): return {value}")(PARAMS, REPLICATES)["loss"]
-        assert (loss, type(loss)) == (1.5, float)
+    def test_a_number_of_numpy_is_a_loss(self, target, subtests: pytest.Subtests) -> None:
+        for value in ["np.float32(1.5)", "np.array(1.5)", "np.int64(1) + 0.5", "1.5"]:
+            with subtests.test(str(value)):
+                loss = target(f"import numpy as np\ndef target(params, replicates): return {value}")(
+                    PARAMS, REPLICATES
+                )["loss"]
+                assert (loss, type(loss)) == (1.5, float)
 
-    @pytest.mark.parametrize(
-        ("value", "says"),
-        {
+    def test_a_loss_without_a_name_or_a_finite_number_is_refused(self, target, subtests: pytest.Subtests) -> None:
+        for value, says in {
             "float('nan')": "'loss' is nan",
             "float('inf')": "'loss' is inf",
             "{'a': 1.0, 'b': float('-inf')}": "'b' is -inf",
@@ -368,25 +370,21 @@ class TestTargets:
             r"{'a\nb': 1.0}": "cannot name a loss",
             r"{'caf\udce9': 1.0}": "cannot name a loss",
             "{1: 1.0, '1': 2.0}": "two losses named '1'",
-        }.items(),
-    )
-    def test_a_loss_without_a_name_or_a_finite_number_is_refused(self, target, value, says):
-        found = target(f"def target(params, replicates): return {value}")
-        with pytest.raises(InvalidOutput, match=says):
-            found(PARAMS, REPLICATES)
+        }.items():
+            with subtests.test(str((value, says))):
+                found = target(f"def target(params, replicates): return {value}")
+                with pytest.raises(InvalidOutput, match=says):
+                    found(PARAMS, REPLICATES)
 
-    @pytest.mark.parametrize(
-        ("code", "says"),
-        [
+    def test_code_that_is_not_a_target_is_refused(self, target, subtests: pytest.Subtests) -> None:
+        for code, says in [
             ("target = 3", "is a int, not a function"),
             ("def target(a, b, c): pass", "needs 3 arguments"),
             ("def target(): return 3", "returned int"),
             ("other = 3", "no 'target'; it has: other"),
-        ],
-    )
-    def test_code_that_is_not_a_target_is_refused(self, target, code, says):
-        with pytest.raises(CannotLoad, match=says):
-            target(code)
+        ]:
+            with subtests.test(str((code, says))), pytest.raises(CannotLoad, match=says):
+                target(code)
 
     def test_a_target_without_a_name_is_refused(self, target):
         with pytest.raises(CannotLoad, match="module:function"):
@@ -414,9 +412,11 @@ class TestFactories:
     def result(self, target, result):
         return target(FACTORY.replace("{result}", result))(PARAMS, REPLICATES)
 
-    @pytest.mark.parametrize(
-        ("result", "loss"),
-        {
+    def test_the_target_gets_polars_frames_and_returns_a_loss_or_likelihoods(
+        self, target, subtests: pytest.Subtests
+    ) -> None:
+        """The loss has priority; likelihoods are averaged."""
+        for result, loss in {
             "types.SimpleNamespace(loss=sum(sums))": 8.0,
             "sum(sums)": 8.0,
             "types.SimpleNamespace(loss=2.0, loglik_per_rep=[0.0])": 2.0,
@@ -429,16 +429,14 @@ class TestFactories:
                 2000 - math.log((1 + math.exp(-1)) / 2)
             ),
             "types.SimpleNamespace(loglik_per_rep=[-math.inf, 0.0])": pytest.approx(np.log(2)),
-        }.items(),
-    )
-    def test_the_target_gets_polars_frames_and_returns_a_loss_or_likelihoods(self, target, result, loss):
-        """The loss has priority; likelihoods are averaged."""
-        assert self.result(target, result) == {"loss": loss}
+        }.items():
+            with subtests.test(str((result, loss))):
+                assert self.result(target, result) == {"loss": loss}
 
-    @pytest.mark.parametrize("logliks", ["[-math.inf, -math.inf]", "[math.nan, 0.0]", "[]"])
-    def test_likelihoods_without_a_finite_mean_are_refused(self, target, logliks):
-        with pytest.raises(InvalidOutput, match="finite number"):
-            self.result(target, f"types.SimpleNamespace(loglik_per_rep={logliks})")
+    def test_likelihoods_without_a_finite_mean_are_refused(self, target, subtests: pytest.Subtests) -> None:
+        for logliks in ["[-math.inf, -math.inf]", "[math.nan, 0.0]", "[]"]:
+            with subtests.test(str(logliks)), pytest.raises(InvalidOutput, match="finite number"):
+                self.result(target, f"types.SimpleNamespace(loglik_per_rep={logliks})")
 
     def test_a_loss_that_is_nan_is_refused(self, target):
         with pytest.raises(InvalidOutput, match="'loss' is nan"):

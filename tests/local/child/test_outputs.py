@@ -49,38 +49,50 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES.keys())
 class TestEveryFormOfTable:
-    def test_a_table_alone_is_the_output_named_output(self, make):
-        found = as_tables(make(COLUMNS), 1)
-        assert {name: table.to_pydict() for name, table in found.items()} == {"output": COLUMNS}
+    def test_a_table_alone_is_the_output_named_output(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case):
+                found = as_tables(make(COLUMNS), 1)
+                assert {name: table.to_pydict() for name, table in found.items()} == {"output": COLUMNS}
 
-    def test_a_table_under_a_name_is_the_output_of_that_name(self, make):
-        found = as_tables({"daily": make(COLUMNS), "other": make({"n": [1]})}, 1)
-        assert found["daily"].to_pydict() == COLUMNS
-        assert found["other"].to_pydict() == {"n": [1]}
+    def test_a_table_under_a_name_is_the_output_of_that_name(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case):
+                found = as_tables({"daily": make(COLUMNS), "other": make({"n": [1]})}, 1)
+                assert found["daily"].to_pydict() == COLUMNS
+                assert found["other"].to_pydict() == {"n": [1]}
 
-    def test_strings_have_one_encoding_and_there_is_no_metadata(self, make):
-        schema = as_tables(make(COLUMNS), 1)["output"].schema
-        assert schema.types == [pa.int64(), pa.float64(), pa.string()]
-        assert not schema.metadata
+    def test_strings_have_one_encoding_and_there_is_no_metadata(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case):
+                schema = as_tables(make(COLUMNS), 1)["output"].schema
+                assert schema.types == [pa.int64(), pa.float64(), pa.string()]
+                assert not schema.metadata
 
-    def test_a_second_result_of_the_same_form_gives_the_same_table(self, make):
-        first = as_tables(make(COLUMNS), 1)
-        assert as_tables(make(COLUMNS), 2)["output"].equals(first["output"], check_metadata=True)
+    def test_a_second_result_of_the_same_form_gives_the_same_table(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case):
+                first = as_tables(make(COLUMNS), 1)
+                assert as_tables(make(COLUMNS), 2)["output"].equals(first["output"], check_metadata=True)
 
-    def test_nan_and_infinity_are_kept(self, make):
-        column = as_tables(make({"day": [0, 1, 2], "value": [math.nan, math.inf, 1.0]}), 1)["output"]["value"]
-        assert column.null_count == 0
-        assert math.isnan(column[0].as_py())
-        assert column[1].as_py() == math.inf
+    def test_nan_and_infinity_are_kept(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case):
+                column = as_tables(make({"day": [0, 1, 2], "value": [math.nan, math.inf, 1.0]}), 1)["output"]["value"]
+                assert column.null_count == 0
+                assert math.isnan(column[0].as_py())
+                assert column[1].as_py() == math.inf
 
-    def test_a_column_with_the_seed_is_left_out(self, make):
-        assert as_tables(make({"seed": [7, 7], "n": [1, 2]}), 7)["output"].to_pydict() == {"n": [1, 2]}
+    def test_a_column_with_the_seed_is_left_out(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case):
+                assert as_tables(make({"seed": [7, 7], "n": [1, 2]}), 7)["output"].to_pydict() == {"n": [1, 2]}
 
-    def test_a_column_with_the_name_of_an_identity_column_is_refused(self, make):
-        with pytest.raises(InvalidOutput, match="'replicate'"):
-            as_tables(make({"replicate": [0], "n": [1]}), 7)
+    def test_a_column_with_the_name_of_an_identity_column_is_refused(self, subtests: pytest.Subtests) -> None:
+        for case, make in FRAMES.items():
+            with subtests.test(case), pytest.raises(InvalidOutput, match="'replicate'"):
+                as_tables(make({"replicate": [0], "n": [1]}), 7)
 
 
 class TestMappings:
@@ -127,12 +139,13 @@ class TestTypes:
 
 
 class TestSeedColumn:
-    @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.float64()], ids=str)
-    def test_a_seed_above_2_53_is_compared_exactly(self, kind):
-        column = pa.array([BIG, BIG]).cast(kind, safe=False)
-        assert as_tables(pa.table({"seed": column, "n": [1, 2]}), BIG)["output"].column_names == ["n"]
-        with pytest.raises(InvalidOutput, match=str(BIG + 1)):
-            as_tables(pa.table({"seed": column, "n": [1, 2]}), BIG + 1)
+    def test_a_seed_above_2_53_is_compared_exactly(self, subtests: pytest.Subtests) -> None:
+        for kind in [pa.int64(), pa.uint64(), pa.float64()]:
+            with subtests.test(str(kind)):
+                column = pa.array([BIG, BIG]).cast(kind, safe=False)
+                assert as_tables(pa.table({"seed": column, "n": [1, 2]}), BIG)["output"].column_names == ["n"]
+                with pytest.raises(InvalidOutput, match=str(BIG + 1)):
+                    as_tables(pa.table({"seed": column, "n": [1, 2]}), BIG + 1)
 
     def test_a_seed_above_2_63_is_recognised(self):
         table = pa.table({"seed": pa.array([ODD], pa.uint64()), "n": [1]})
@@ -151,22 +164,10 @@ class TestSeedColumn:
         with pytest.raises(InvalidOutput, match="no column but 'seed'"):
             as_tables({"seed": [7]}, 7)
 
-    @pytest.mark.parametrize("name", ["param_id", "group", "replicate"])
-    def test_other_identity_columns_are_refused(self, name):
-        with pytest.raises(InvalidOutput, match=f"column '{name}'"):
-            as_tables({"seed": [7], name: [0], "n": [1]}, 7)
-
-    def test_it_is_checked_in_every_result(self):
-        table = pa.table({"seed": [7], "n": [1]})
-        assert as_tables(table, 7)["output"].column_names == ["n"]
-        with pytest.raises(InvalidOutput, match="seed"):
-            as_tables(table, 8)
-
-    def test_it_is_checked_if_earlier_results_had_none(self):
-        as_tables(pa.table({"n": [1]}), 7)
-        with pytest.raises(InvalidOutput, match="seed"):
-            as_tables(pa.table({"seed": [7], "n": [1]}), 8)
-        assert as_tables(pa.table({"seed": [8], "n": [1]}), 8)["output"].column_names == ["n"]
+    def test_other_identity_columns_are_refused(self):
+        for name in ("param_id", "group", "replicate"):
+            with pytest.raises(InvalidOutput, match=f"column '{name}'"):
+                as_tables({"seed": [7], name: [0], "n": [1]}, 7)
 
 
 NO_TABLES = {

@@ -38,6 +38,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two texts of one length and second have one cache
 
     def load(code: str) -> Target:
+        sys.modules.pop("the_targets", None)
         (tmp_path / "the_targets.py").write_text(textwrap.dedent(code))
         return load_target("the_targets:score", [tmp_path])
 
@@ -69,26 +70,30 @@ DIRECT = {"list[pd.DataFrame]": PANDAS, "list[pl.DataFrame]": POLARS, "list[pa.T
 
 @pytest.mark.parametrize("imports", [IMPORTS, LATER], ids=["evaluated", "text"])
 class TestAnnotations:
-    @pytest.mark.parametrize(("annotation", "wanted"), NAMED.items(), ids=NAMED)
-    @pytest.mark.parametrize(("replicates", "rows"), [(ONE, 2.0), (TWO, 1.0)], ids=["one output", "two outputs"])
-    def test_a_dictionary_of_frames(self, target, imports, annotation, wanted, replicates, rows) -> None:
-        score = target(f"{imports}\ndef score(params, replicates: {annotation}): return kinds(replicates)")
-        assert score({}, replicates) == {wanted: rows}
+    def test_a_dictionary_of_frames(self, target, imports, subtests: pytest.Subtests) -> None:
+        for annotation, wanted in NAMED.items():
+            for replicates, rows in [(ONE, 2.0), (TWO, 1.0)]:
+                with subtests.test(f"{annotation} {len(replicates[0])}"):
+                    score = target(f"{imports}\ndef score(params, replicates: {annotation}): return kinds(replicates)")
+                    assert score({}, replicates) == {wanted: rows}
 
-    @pytest.mark.parametrize(("annotation", "wanted"), DIRECT.items(), ids=DIRECT)
-    def test_the_frames_of_the_only_output(self, target, imports, annotation, wanted) -> None:
-        score = target(f"{imports}\ndef score(replicates: {annotation}): return kinds(replicates)")
-        assert score({}, ONE) == {wanted: 2.0}
+    def test_the_frames_of_the_only_output(self, target, imports, subtests: pytest.Subtests) -> None:
+        for annotation, wanted in DIRECT.items():
+            with subtests.test(annotation):
+                score = target(f"{imports}\ndef score(replicates: {annotation}): return kinds(replicates)")
+                assert score({}, ONE) == {wanted: 2.0}
 
-    @pytest.mark.parametrize("annotation", DIRECT)
-    def test_several_outputs_cannot_be_one_frame(self, target, imports, annotation) -> None:
-        score = target(f"{imports}\ndef score(replicates: {annotation}): return kinds(replicates)")
-        with pytest.raises(InvalidOutput, match=r"outputs daily, summary; annotate .* list\[dict\[str, \.\.\.\]\]"):
-            score({}, TWO)
+    def test_several_outputs_cannot_be_one_frame(self, target, imports, subtests: pytest.Subtests) -> None:
+        for annotation in DIRECT:
+            with subtests.test(str(annotation)):
+                score = target(f"{imports}\ndef score(replicates: {annotation}): return kinds(replicates)")
+                with pytest.raises(
+                    InvalidOutput, match=r"outputs daily, summary; annotate .* list\[dict\[str, \.\.\.\]\]"
+                ):
+                    score({}, TWO)
 
-    @pytest.mark.parametrize(
-        "annotation",
-        [
+    def test_another_form_of_a_known_library_is_refused(self, target, imports, subtests: pytest.Subtests) -> None:
+        for annotation in [
             "pd.DataFrame",
             "dict[str, pd.DataFrame]",
             "list[pd.Series]",
@@ -97,13 +102,12 @@ class TestAnnotations:
             "list[dict[str, pa.RecordBatch]]",
             "list[dict[str, pa.Table | pd.DataFrame]]",
             "Optional[list[pd.DataFrame]]",
-        ],
-    )
-    def test_another_form_of_a_known_library_is_refused(self, target, imports, annotation) -> None:
-        with pytest.raises(CannotLoad) as refused:
-            target(f"{imports}\ndef score(params, replicates: {annotation}): return 1")
-        assert "target 'the_targets:score' cannot get 'replicates' as" in str(refused.value)
-        assert "list[dict[str, FRAME]]" in str(refused.value)
+        ]:
+            with subtests.test(str(annotation)):
+                with pytest.raises(CannotLoad) as refused:
+                    target(f"{imports}\ndef score(params, replicates: {annotation}): return 1")
+                assert "target 'the_targets:score' cannot get 'replicates' as" in str(refused.value)
+                assert "list[dict[str, FRAME]]" in str(refused.value)
 
     def test_the_annotation_of_a_wrapped_function_counts(self, target, imports) -> None:
         code = """

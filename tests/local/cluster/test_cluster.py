@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +17,8 @@ from mops.errors import ClusterError, ModelError
 from mops.settings import Settings
 from mops.study.groups import Group
 from mops.task import JobContext, TaskRequest, TaskResult
-from mops.waiting import polls
 from mops.worker import run_task as worker_tasks
+from waiting import until
 
 
 def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
@@ -28,10 +27,6 @@ def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
     assert embedded_slots(Settings(sim_threads=processors)) == 1
     assert embedded_slots(Settings(sim_threads=10 * processors)) == 1
     assert embedded_slots(Settings(slots=3, sim_threads=10 * processors)) == 3
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    assert any(what() for _ in polls(0.01, 30.0))
 
 
 def slot_threads() -> list[threading.Thread]:
@@ -76,7 +71,7 @@ def test_a_slot_runs_one_task_at_a_time_and_those_with_input_first(worker: Worke
     done = threading.Semaphore(0)
     with start_embedded("1", 1) as cluster:
         first = submit(cluster, 1)
-        wait_for(lambda: worker.ran == [1])
+        until(lambda: worker.ran == [1])
         rest = [*submit(cluster, 2, 3), *submit(cluster, 4, has_input=True)]
         for sent in (*first, *rest):
             sent.add_done_callback(lambda _: done.release())
@@ -90,7 +85,7 @@ def test_a_result_is_taken_once_and_an_error_is_kept_apart(worker: Worker) -> No
     worker.may_end.set()
     with start_embedded("1", 2) as cluster:
         good, bad = submit(cluster, 1, 13)
-        wait_for(lambda: good.status == "finished" and bad.status == "error")
+        until(lambda: good.status == "finished" and bad.status == "error")
         ((found,),) = cluster.results([good], lambda _: False)
         assert found[0] is good
         assert isinstance(found[1], TaskResult)
@@ -104,14 +99,14 @@ def test_a_result_is_taken_once_and_an_error_is_kept_apart(worker: Worker) -> No
 def test_a_released_task_is_kept_nowhere_and_does_not_run(worker: Worker) -> None:
     with start_embedded("1", 1) as cluster:
         (running,) = submit(cluster, 1)
-        wait_for(lambda: worker.ran == [1])
+        until(lambda: worker.ran == [1])
         waiting = submit(cluster, 2)
         cluster.release(waiting)
         assert waiting[0].request is None
         worker.may_end.set()
-        wait_for(lambda: running.status == "finished")
+        until(lambda: running.status == "finished")
         (last,) = submit(cluster, 3)
-        wait_for(lambda: last.status == "finished")
+        until(lambda: last.status == "finished")
     assert worker.ran == [1, 3]
 
 
@@ -124,7 +119,7 @@ def test_a_callback_that_raises_does_not_end_the_thread_of_a_slot(worker: Worker
         first.add_done_callback(raises)
         worker.may_end.set()
         (second,) = submit(cluster, 2)
-        wait_for(lambda: second.status == "finished")
+        until(lambda: second.status == "finished")
 
 
 def test_a_cluster_that_gets_no_thread_says_so_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,16 +135,16 @@ def test_a_cluster_that_gets_no_thread_says_so_and_leaves_none(monkeypatch: pyte
     with pytest.raises(ClusterError, match="each of 3 slots"), start_embedded("1", 3):
         pass
     assert started
-    wait_for(lambda: not slot_threads())
+    until(lambda: not slot_threads())
 
 
 def test_a_closed_cluster_starts_no_task(worker: Worker) -> None:
     with start_embedded("1", 1) as cluster:
         submit(cluster, 1)
-        wait_for(lambda: worker.ran == [1])
+        until(lambda: worker.ran == [1])
         (waiting,) = submit(cluster, 2)
     worker.may_end.set()
-    wait_for(lambda: not slot_threads())
+    until(lambda: not slot_threads())
     assert worker.ran == [1]
     assert waiting.request is None
 
@@ -189,7 +184,7 @@ def test_a_task_that_a_thread_starts_after_the_pool_is_closed_makes_no_pool(
         sent = cluster.submit(task, request, None, frozenset())
         assert has_begun.wait(30)
     is_closed.set()
-    wait_for(lambda: sent.status == "finished")
+    until(lambda: sent.status == "finished")
     ((found,),) = cluster.results([sent], lambda _: False)
     assert isinstance(found[1], TaskResult)
     assert (found[1].done, found[1].failures) == (frozenset(), [])

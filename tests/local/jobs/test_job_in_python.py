@@ -119,11 +119,12 @@ def test_wait_raises_the_cause_of_a_failed_job(lab: Lab) -> None:
     lab.gate.unlink()
     cause = "2 simulations have failed, more than MODELOPS_JOB_MAX_FAILURES=1"
     with pytest.raises(JobFailed, match=cause):
-        lab.submit(2, 3, 4, wait=True, settings=Settings(slots=1, batch_size=1, max_failures="1"))
+        lab.submit(0, 2, 3, 4, wait=True, settings=Settings(slots=1, batch_size=1, max_failures="1"))
     job = mops.open_job("job", lab.folder / "s")
     with pytest.raises(JobFailed, match=cause):
         job.wait()
     assert job.watch().state == "failed"
+    assert job.outputs("output").to_arrow()["y"].to_pylist() == [0], "the rows before stay"
 
 
 def test_wait_raises_the_class_of_the_error_that_submit_raises(lab: Lab) -> None:

@@ -149,35 +149,37 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 # --- what is in -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        ".git/HEAD",
-        "sub/.git",  # a worktree's or a submodule's is a file
-        "models/__pycache__/sir.cpython-311.pyc",
-        "models/sir.pyc",
-        ".mypy_cache/x",
-        ".pytest_cache/x",
-        ".ruff_cache/x",
-        ".hypothesis/x",
-        ".ipynb_checkpoints/a.ipynb",
-        ".tox/x",
-        ".venv/bin/python",
-        "sub/venv/bin/python",
-        "node_modules/x/index.js",
-        "build/lib/x.py",
-        "dist/x.whl",
-        "sir.egg-info/PKG-INFO",
-        "mops-storage/jobs/x",
-        ".DS_Store",
-        "data/.DS_Store",
-        "models/.sir.py.swp",
-        "models/sir.py~",
-    ],
-)
-def test_what_no_model_needs_is_left_out(root: Path, name: str) -> None:
-    lay(root, {"sir.py": "", name: "x"})
-    assert pack(root).names == ("sir.py",)
+def test_what_no_model_needs_is_left_out(root: Path, subtests: pytest.Subtests) -> None:
+    for n_case, name in enumerate(
+        [
+            ".git/HEAD",
+            "sub/.git",  # a worktree's or a submodule's is a file
+            "models/__pycache__/sir.cpython-311.pyc",
+            "models/sir.pyc",
+            ".mypy_cache/x",
+            ".pytest_cache/x",
+            ".ruff_cache/x",
+            ".hypothesis/x",
+            ".ipynb_checkpoints/a.ipynb",
+            ".tox/x",
+            ".venv/bin/python",
+            "sub/venv/bin/python",
+            "node_modules/x/index.js",
+            "build/lib/x.py",
+            "dist/x.whl",
+            "sir.egg-info/PKG-INFO",
+            "mops-storage/jobs/x",
+            ".DS_Store",
+            "data/.DS_Store",
+            "models/.sir.py.swp",
+            "models/sir.py~",
+        ]
+    ):
+        with subtests.test(str(name)):
+            folder = root / str(n_case)
+            folder.mkdir()
+            lay(folder, {"sir.py": "", name: "x"})
+            assert pack(folder).names == ("sir.py",)
 
 
 def test_the_default_storage_is_not_packed_into_the_next_job() -> None:
@@ -301,11 +303,14 @@ def test_a_problem_that_is_ignored_is_none(root: Path, tmp_path: Path) -> None:
     assert pack(root).names == (".mopsignore", "sir.py")
 
 
-@pytest.mark.parametrize("pattern", ["!", "a\\", "[z-a]"])
-def test_a_line_that_is_no_pattern_is_refused(root: Path, pattern: str) -> None:
+def test_a_line_that_is_no_pattern_is_refused(root: Path, subtests: pytest.Subtests) -> None:
     """A range from z to a once ended the packing with an error of the regular expression's compiler."""
-    lay(root, {".mopsignore": f"data/\n{pattern}\n"})
-    assert problems(root) == [f".mopsignore, line 2: {pattern!r} is not a gitignore pattern"]
+    for n_case, pattern in enumerate(["!", "a\\", "[z-a]"]):
+        with subtests.test(str(pattern)):
+            folder = root / str(n_case)
+            folder.mkdir()
+            lay(folder, {".mopsignore": f"data/\n{pattern}\n"})
+            assert problems(folder) == [f".mopsignore, line 2: {pattern!r} is not a gitignore pattern"]
 
 
 def test_folders_that_link_to_each_other_do_not_hang(root: Path) -> None:
@@ -497,10 +502,13 @@ def test_data_that_is_not_what_the_digest_names_is_refused(root: Path, cache: Pa
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("digest", ["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
-def test_a_digest_that_is_none_names_no_folder(tmp_path: Path, digest: str) -> None:
-    with pytest.raises(BundleError, match="is not the SHA-256 of a bundle"):
-        unpack(digest, lambda: b"", tmp_path)
+def test_a_digest_that_is_none_names_no_folder(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, digest in enumerate(["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"]):
+        with subtests.test(str(digest)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            with pytest.raises(BundleError, match="is not the SHA-256 of a bundle"):
+                unpack(digest, lambda: b"", folder)
 
 
 Zip = Callable[[zipfile.ZipFile], None]
@@ -522,44 +530,48 @@ def crafted(fill: Zip) -> tuple[bytes, str]:
     return buffer.getvalue(), sha256(buffer.getvalue()).hexdigest()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["/etc/x", "../x", "a/../../x", "a/./b", "a//b", "..", ".", "", "a\\..\\b", "C:x", "c:/x", "folder/", "x\udcff"],
-)
-def test_names_that_climb_are_refused(cache: Path, name: str) -> None:
-    if "\udcff" in name:
-        data = crafted(lambda archive: archive.writestr(entry("xé"), ""))[0].replace("é".encode(), b"\xff\xfe")
-        digest = sha256(data).hexdigest()
-    else:
-        data, digest = crafted(lambda archive: archive.writestr(entry(name), "x"))
-    with pytest.raises(BundleError):
-        unpack(digest, lambda: data, cache)
-    assert list(cache.iterdir()) == []
-    assert not any(path.name == "x" for path in cache.parent.parent.rglob("*"))
+def test_names_that_climb_are_refused(cache: Path, subtests: pytest.Subtests) -> None:
+    for n_case, name in enumerate(
+        ["/etc/x", "../x", "a/../../x", "a/./b", "a//b", "..", ".", "", "a\\..\\b", "C:x", "c:/x", "folder/", "x\udcff"]
+    ):
+        with subtests.test(ascii(name)):
+            here = cache / str(n_case)
+            if "\udcff" in name:
+                data = crafted(lambda archive: archive.writestr(entry("xé"), ""))[0].replace("é".encode(), b"\xff\xfe")
+                digest = sha256(data).hexdigest()
+            else:
+                data, digest = crafted(lambda archive, name=name: archive.writestr(entry(name), "x"))
+            with pytest.raises(BundleError):
+                unpack(digest, lambda data=data: data, here)
+            assert list(here.iterdir()) == []
+            assert not any(path.name == "x" for path in cache.parent.parent.rglob("*"))
 
 
-@pytest.mark.parametrize(
-    ("fill", "message"),
-    [
-        (lambda z: z.writestr(entry("link", stat.S_IFLNK | 0o777), "/etc/passwd"), "link: is a link or another"),
-        (lambda z: z.writestr(entry("pipe", stat.S_IFIFO | 0o644), ""), "pipe: is a link or another"),
-        (lambda z: [z.writestr(entry("a"), "1"), z.writestr(entry("a"), "2")], "a: appears twice"),
-        (lambda z: [z.writestr(entry("a/b"), "1"), z.writestr(entry("a"), "2")], "a: is both a file and a folder"),
-        (lambda z: z.writestr(entry("z"), "1" * 999, zipfile.ZIP_DEFLATED), "z: is compressed or encrypted"),
-    ],
-)
-def test_entries_that_pack_never_writes_are_refused(cache: Path, fill: Zip, message: str) -> None:
-    data, digest = crafted(fill)
-    with pytest.raises(BundleError, match=f"the bundle contains what mops never packs\n  {message}"):
-        unpack(digest, lambda: data, cache)
-    assert list(cache.iterdir()) == []
+def test_entries_that_pack_never_writes_are_refused(cache: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (fill, message) in enumerate(
+        [
+            (lambda z: z.writestr(entry("link", stat.S_IFLNK | 0o777), "/etc/passwd"), "link: is a link or another"),
+            (lambda z: z.writestr(entry("pipe", stat.S_IFIFO | 0o644), ""), "pipe: is a link or another"),
+            (lambda z: [z.writestr(entry("a"), "1"), z.writestr(entry("a"), "2")], "a: appears twice"),
+            (lambda z: [z.writestr(entry("a/b"), "1"), z.writestr(entry("a"), "2")], "a: is both a file and a folder"),
+            (lambda z: z.writestr(entry("z"), "1" * 999, zipfile.ZIP_DEFLATED), "z: is compressed or encrypted"),
+        ]
+    ):
+        with subtests.test(message):
+            here = cache / str(n_case)
+            data, digest = crafted(fill)
+            with pytest.raises(BundleError, match=f"the bundle contains what mops never packs\n  {message}"):
+                unpack(digest, lambda data=data: data, here)
+            assert list(here.iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x05\x06"])
-def test_data_that_is_no_zip_file_is_refused(cache: Path, data: bytes) -> None:
-    with pytest.raises(BundleError, match="is not a zip file that mops wrote"):
-        unpack(sha256(data).hexdigest(), lambda: data, cache)
-    assert list(cache.iterdir()) == []
+def test_data_that_is_no_zip_file_is_refused(cache: Path, subtests: pytest.Subtests) -> None:
+    for n_case, data in enumerate([b"", b"not a zip", b"PK\x05\x06"]):
+        with subtests.test(str(data)):
+            folder = cache / str(n_case)
+            with pytest.raises(BundleError, match="is not a zip file that mops wrote"):
+                unpack(sha256(data).hexdigest(), lambda data=data: data, folder)
+            assert list(folder.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_says_where(root: Path, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def assert_clean_is_right(world: World, rows: list[list[dict]], *, last_attempt:
     assert_intact(world, rows)
 
 
+@pytest.mark.parametrize("storage", ["local", "memory"], indirect=True)
 def test_parts_are_merged_and_rows_and_their_order_stay(world):
     job, files = Job(world.files, "first"), world.files
     rows, status = rows_of(job), job.status()
@@ -142,13 +143,15 @@ def test_parts_are_merged_and_rows_and_their_order_stay(world):
 
 
 @on_disk
-def test_a_second_compaction_finds_nothing_and_writes_nothing(world):
+def test_a_second_compaction_finds_nothing_and_writes_nothing_and_an_export_is_whole(world, tmp_path):
     job = Job(world.files, "first")
     job.compact()
     before = world.files.list(PATHS.root)
     done = job.compact()
     assert (done.parts_before, done.parts) == (3, 3)
     assert world.files.list(PATHS.root) == before
+    exported = {file.name: file.rows for file in job.export(tmp_path / "exported", "csv")}
+    assert exported == {"daily": 12, "losses": 8, "failures": 8, "params": 8}
 
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "submitted"])
@@ -459,40 +462,6 @@ def test_failures_are_grouped_again_if_a_clean_removes_their_parts_meanwhile(wor
     assert now.reasons == reasons
     assert now.cause_table.equals(causes)
     assert reasons
-
-
-@pytest.mark.parametrize("kind", ["local", pytest.param("azure", marks=pytest.mark.azurite)])
-def test_readers_in_a_loop_see_every_row_while_a_compaction_runs(request, kind):
-    world = made(Files.open(request.getfixturevalue(kind).url))
-    expected, seen, is_over = rows_of(Job(world.files, "first")), [], threading.Event()
-
-    def read() -> None:
-        while not is_over.is_set():
-            seen.append(rows_of(Job(world.files, "first")) == expected)
-        seen.append("over")
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    world.compact("first")
-    is_over.set()
-    for reader in readers:
-        reader.join()
-    assert seen.count("over") == len(readers)  # none has ended by an error
-    assert len(seen) > len(readers)
-    assert False not in seen
-
-
-def test_an_export_after_a_compaction_is_whole(local, tmp_path):
-    world = made(Files.open(local.url))
-    job = Job(world.files, "first")
-    job.compact()
-    assert {file.name: file.rows for file in job.export(tmp_path, "csv")} == {
-        "daily": 12,
-        "losses": 8,
-        "failures": 8,
-        "params": 8,
-    }
 
 
 def test_a_blob_that_is_removed_while_arrow_reads_it_is_a_missing_file(azure):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import s3_server
@@ -52,17 +51,19 @@ def error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>said</Message></Error>".encode()
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_transient_errors_are_retried_after_growing_pauses_and_only_by_mops(
-    status: int, clock: Time, at: Callable[..., Files]
+    at: Callable[..., Files], subtests: pytest.Subtests
 ) -> None:
-    script = Scripted(*[(status, {}, error("SlowDown"))] * 4, CREATED)
-    with serving(script) as port:
-        assert at(port, retrying=clock.retrying()).put_new("log/1", b"x") is Put.CREATED
-    assert len(script.requests) == 5, "the client itself must not retry"
-    assert len(clock.slept) == 4
-    assert clock.slept == sorted(clock.slept)
-    assert {headers["if-none-match"] for _, _, headers in map(lowered, script.requests)} == {"*"}
+    for status in [408, 429, 500, 502, 503, 504]:
+        with subtests.test(str(status)):
+            clock = Time()
+            script = Scripted(*[(status, {}, error("SlowDown"))] * 4, CREATED)
+            with serving(script) as port:
+                assert at(port, retrying=clock.retrying()).put_new("log/1", b"x") is Put.CREATED
+            assert len(script.requests) == 5, "the client itself must not retry"
+            assert len(clock.slept) == 4
+            assert clock.slept == sorted(clock.slept)
+            assert {headers["if-none-match"] for _, _, headers in map(lowered, script.requests)} == {"*"}
 
 
 def lowered(request: tuple[str, str, dict[str, str]]) -> tuple[str, str, dict[str, str]]:
@@ -79,35 +80,35 @@ def test_a_conflict_with_a_request_that_fails_later_is_retried(clock: Time, at: 
     assert [verb for verb, _, _ in script.requests] == ["PUT", "GET", "PUT"]
 
 
-@pytest.mark.parametrize("ask", EVERY_REQUEST)
-def test_a_storage_that_keeps_failing_is_unavailable(
-    ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
-) -> None:
-    script = Scripted((503, {}, error("SlowDown")))
-    with serving(script) as port, pytest.raises(StorageUnavailable, match=r"overloaded.*503") as caught:
-        ask(at(port, retrying=clock.retrying(total_s=20)))
-    assert caught.value.where == "s3://bucket/prefix/a"
-    assert len(script.requests) == len(clock.slept) + 1
+def test_a_storage_that_keeps_failing_is_unavailable(at: Callable[..., Files], subtests: pytest.Subtests) -> None:
+    for ask in EVERY_REQUEST:
+        with subtests.test(str(ask)):
+            clock = Time()
+            script = Scripted((503, {}, error("SlowDown")))
+            with serving(script) as port, pytest.raises(StorageUnavailable, match=r"overloaded.*503") as caught:
+                ask(at(port, retrying=clock.retrying(total_s=20)))
+            assert caught.value.where == "s3://bucket/prefix/a"
+            assert len(script.requests) == len(clock.slept) + 1
 
 
-@pytest.mark.parametrize("ask", EVERY_REQUEST)
-def test_a_server_that_does_not_answer_is_unavailable(
-    ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
-) -> None:
-    with pytest.raises(StorageUnavailable, match="does not answer"):
-        ask(at(free_port(), retrying=clock.retrying(total_s=5)))
+def test_a_server_that_does_not_answer_is_unavailable(at: Callable[..., Files], subtests: pytest.Subtests) -> None:
+    for ask in EVERY_REQUEST:
+        with subtests.test(str(ask)):
+            clock = Time()
+            with pytest.raises(StorageUnavailable, match="does not answer"):
+                ask(at(free_port(), retrying=clock.retrying(total_s=5)))
 
 
-@pytest.mark.parametrize("ask", EVERY_REQUEST)
-@pytest.mark.parametrize("code", ["AccessDenied", "SignatureDoesNotMatch"])
-def test_refused_access_is_an_error_that_is_not_retried(
-    code: str, ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
-) -> None:
-    script = Scripted((403, {}, error(code)))
-    with serving(script) as port, pytest.raises(StorageError, match=r"refuses access \(\w+ 403") as caught:
-        ask(at(port, retrying=clock.retrying()))
-    assert "access key" in str(caught.value.hint)
-    assert clock.slept == []
+def test_refused_access_is_an_error_that_is_not_retried(at: Callable[..., Files], subtests: pytest.Subtests) -> None:
+    for ask in EVERY_REQUEST:
+        for code in ["AccessDenied", "SignatureDoesNotMatch"]:
+            with subtests.test(str((ask, code))):
+                clock = Time()
+                script = Scripted((403, {}, error(code)))
+                with serving(script) as port, pytest.raises(StorageError, match=r"refuses access \(\w+ 403") as caught:
+                    ask(at(port, retrying=clock.retrying()))
+                assert "access key" in str(caught.value.hint)
+                assert clock.slept == []
 
 
 def test_a_deletion_that_one_object_refuses_is_refused(clock: Time, at: Callable[..., Files]) -> None:

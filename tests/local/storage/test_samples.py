@@ -7,7 +7,7 @@ from made import ID, on_disk
 
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
-from mops.storage.progress_record import Progress, read_live, write_live
+from mops.storage.progress_record import Progress
 from mops.storage.samples import SAMPLES, as_table, read_samples, write_samples
 from mops.verdicts import Counts
 
@@ -45,14 +45,3 @@ def test_the_table_of_samples_has_times_and_verdicts() -> None:
     assert table["verdicts"].to_pylist() == [[("error", 1), ("oom", 1)]] * 2
     assert table["attempt"].to_pylist() == [1, 2]
     assert len(table.to_pandas()) == 2
-
-
-@on_disk
-def test_a_live_record_is_read_as_it_was_written(files: Files) -> None:
-    counts = Counts(5, 1, 2, 1, {"timeout": 1})
-    live = Progress(
-        1.5, counts, "job", counts, 10, 2.5, 60.0, 20, host="host", pid=7, settings={"slots": 2}, lines=("a line",)
-    )
-    write_live(files, PATHS, 3, live)
-    assert read_live(files, PATHS, 3) == live
-    assert read_live(files, PATHS, 2) is None

@@ -30,7 +30,7 @@ from made import (
 )
 from tenacity import stop_after_attempt
 
-from mops.errors import JobDeleted, JobError, MopsError, OtherFormat, StorageUnavailable
+from mops.errors import JobDeleted, JobError, MopsError, OtherFormat
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
 from mops.jobs.removal import Deleted, delete, derived_jobs, plan_deletion
@@ -89,7 +89,15 @@ MAKE: dict[str, Callable[[Files], object]] = {
 }
 
 
-@pytest.mark.parametrize("state", MAKE)
+@pytest.mark.parametrize(
+    ("storage", "state"),
+    [
+        *(("local", state) for state in MAKE),
+        *((kind, "interrupted") for kind in ("memory", "s3")),
+        pytest.param("azure", "interrupted", marks=pytest.mark.azurite),
+    ],
+    indirect=["storage"],
+)
 def test_a_deleted_job_leaves_only_its_bundle_and_its_name_can_be_used_again(files, state):
     MAKE[state](files)
     expected = len(below(files))
@@ -479,11 +487,3 @@ def test_a_source_of_a_job_that_cannot_be_read_is_not_deleted(storage, files, re
         gone(files, "old")
     gone(files, "other")
     assert {job.job for job in list_jobs(files)} == {"old", "new"}
-
-
-def test_after_an_unavailable_storage_another_deletion_finishes(files):
-    finished(files)
-    with pytest.raises(StorageUnavailable):
-        gone(cut_off(files, 5), "job")
-    gone(files, "job")
-    assert below(files) == []

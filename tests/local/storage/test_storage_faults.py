@@ -15,6 +15,7 @@ from made import ID
 from servers import CuttingProxy, Scripted, serving
 from tenacity import RetryError, stop_after_attempt
 
+from conftest import Time
 from mops.errors import StorageError, StorageUnavailable, UsageError
 from mops.storage.backends.azure import azure_fault_of
 from mops.storage.backends.base import BRIEF, PATIENT, Put, fault_of
@@ -184,17 +185,19 @@ def azure_files(port, monkeypatch, retrying):
     return Files.open("abfs://container/prefix", retrying=retrying)
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_transient_errors_are_retried_after_growing_pauses_and_only_by_mops(status, clock, monkeypatch):
-    bad = (status, {}, b"")
-    script = Scripted(bad, bad, bad, bad, CREATED)
-    with serving(script) as port:
-        files = azure_files(port, monkeypatch, clock.retrying())
-        assert files.put_new("log/1", b"x") is Put.CREATED
-    assert len(script.requests) == 5, "the client itself must not retry"
-    assert clock.slept == sorted(clock.slept)
-    assert len(clock.slept) == 4
-    assert {headers["If-None-Match"] for _, _, headers in script.requests} == {"*"}
+def test_transient_errors_are_retried_after_growing_pauses_and_only_by_mops(subtests: pytest.Subtests) -> None:
+    for status in [408, 429, 500, 502, 503, 504]:
+        with subtests.test(str(status)), pytest.MonkeyPatch.context() as monkeypatch:
+            clock = Time()
+            bad = (status, {}, b"")
+            script = Scripted(bad, bad, bad, bad, CREATED)
+            with serving(script) as port:
+                files = azure_files(port, monkeypatch, clock.retrying())
+                assert files.put_new("log/1", b"x") is Put.CREATED
+            assert len(script.requests) == 5, "the client itself must not retry"
+            assert clock.slept == sorted(clock.slept)
+            assert len(clock.slept) == 4
+            assert {headers["If-None-Match"] for _, _, headers in script.requests} == {"*"}
 
 
 def test_a_connection_that_closes_without_an_answer_is_retried(clock, monkeypatch):
@@ -207,28 +210,27 @@ def test_a_connection_that_closes_without_an_answer_is_retried(clock, monkeypatc
     assert 3 <= len(clock.slept) <= 6
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
+def test_a_storage_that_keeps_failing_is_unavailable(subtests: pytest.Subtests) -> None:
+    for ask in [
         lambda files: files.put("a", b"x"),
         lambda files: files.get("a"),
         lambda files: files.size("a"),
         lambda files: files.list("a"),
         lambda files: files.remove(["a"]),
         lambda files: files.get_many(["a"]),
-    ],
-)
-def test_a_storage_that_keeps_failing_is_unavailable(ask, clock, monkeypatch):
-    script = Scripted((503, {"x-ms-error-code": "ServerBusy"}, b""))
-    with serving(script) as port:
-        files = azure_files(port, monkeypatch, clock.retrying(total_s=20))
-        with pytest.raises(StorageUnavailable) as caught:
-            ask(files)
-    assert caught.value.where == "abfs://container/prefix/a"
-    assert "overloaded" in caught.value.what
-    assert "503" in caught.value.what
-    assert len(script.requests) == len(clock.slept) + 1
-    assert 10 <= clock.now_s <= 20
+    ]:
+        with subtests.test(str(ask)), pytest.MonkeyPatch.context() as monkeypatch:
+            clock = Time()
+            script = Scripted((503, {"x-ms-error-code": "ServerBusy"}, b""))
+            with serving(script) as port:
+                files = azure_files(port, monkeypatch, clock.retrying(total_s=20))
+                with pytest.raises(StorageUnavailable) as caught:
+                    ask(files)
+            assert caught.value.where == "abfs://container/prefix/a"
+            assert "overloaded" in caught.value.what
+            assert "503" in caught.value.what
+            assert len(script.requests) == len(clock.slept) + 1
+            assert 10 <= clock.now_s <= 20
 
 
 def test_a_server_that_does_not_answer_is_unavailable(clock, monkeypatch):

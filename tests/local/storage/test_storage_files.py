@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -72,11 +73,6 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, *arguments], text=True, **pipes)
 
 
-def test_put_writes_the_bytes(storage, files):
-    files.put("a/b/c.bin", b"\x00bytes\xff")
-    assert storage.bytes_at("a/b/c.bin") == b"\x00bytes\xff"
-
-
 def test_get_reads_the_bytes(storage, files):
     storage.lay("a/b", b"of another program")
     assert files.get("a/b") == b"of another program"
@@ -113,18 +109,15 @@ def test_put_overwrites(storage, files):
 
 
 def test_put_new_creates_and_never_overwrites(storage, files):
+    storage.lay("log/0", b"theirs")
+    assert files.put_new("log/0", b"ours") is Put.OTHER
+    with pytest.raises(InternalError, match="another process has written a file that belongs to this one"):
+        files.create("log/0", b"ours")
+    assert storage.bytes_at("log/0") == b"theirs"
     assert files.put_new("log/1", b"first") is Put.CREATED
     assert files.put_new("log/1", b"second") is Put.OTHER
     assert files.put_new("log/1", b"first") is Put.SAME
     assert storage.bytes_at("log/1") == b"first"
-
-
-def test_put_new_does_not_overwrite_a_file_of_another_program(storage, files):
-    storage.lay("log/1", b"theirs")
-    assert files.put_new("log/1", b"ours") is Put.OTHER
-    with pytest.raises(InternalError, match="another process has written a file that belongs to this one"):
-        files.create("log/1", b"ours")
-    assert storage.bytes_at("log/1") == b"theirs"
 
 
 def test_a_lost_answer_is_not_taken_for_a_file_of_another_process(storage, files, clock):
@@ -143,23 +136,25 @@ def test_a_lost_answer_is_not_taken_for_a_file_of_another_process(storage, files
     assert lost == [Put.CREATED]
 
 
-@pytest.mark.parametrize("make", [bytes, bytearray, memoryview, pa.py_buffer])
-@pytest.mark.parametrize("data", [b"", b"some bytes"])
-def test_any_kind_of_buffer_can_be_written(storage, files, make, data):
-    files.put("put", make(data))
-    files.put_new("new", make(data))
-    assert storage.bytes_at("put") == storage.bytes_at("new") == data
-    assert files.get("put") == data
-    assert files.size("put") == len(data)
+def test_any_kind_of_buffer_can_be_written(storage, files, subtests: pytest.Subtests):
+    for make, data in itertools.product([bytes, bytearray, memoryview, pa.py_buffer], [b"", b"some bytes"]):
+        put, new = (f"{verb} {make.__name__} {len(data)}" for verb in ("put", "new"))
+        with subtests.test(put):
+            files.put(put, make(data))
+            files.put_new(new, make(data))
+            assert storage.bytes_at(put) == storage.bytes_at(new) == data
+            assert files.get(put) == data
+            assert files.size(put) == len(data)
 
 
-@pytest.mark.parametrize("name", ["with space", "pro%2Fcent", "dot.", "Größe", "a+b=c&d?e#f"])
-def test_a_file_may_have_any_name(storage, files, name):
-    path = f"outputs/{name}/1-1.parquet"
-    files.put_new(path, b"rows")
-    assert storage.bytes_at(path) == b"rows"
-    assert files.list("outputs") == [Entry(path, 4)]
-    assert files.get_many([path]) == [b"rows"]
+def test_a_file_may_have_any_name(storage, files, subtests: pytest.Subtests):
+    for name in ["with space", "pro%2Fcent", "dot.", "Größe", "a+b=c&d?e#f"]:
+        with subtests.test(name):
+            path = f"outputs/{name}/1-1.parquet"
+            files.put_new(path, b"rows")
+            assert storage.bytes_at(path) == b"rows"
+            assert files.list(f"outputs/{name}") == [Entry(path, 4)]
+            assert files.get_many([path]) == [b"rows"]
 
 
 def test_get_many_keeps_the_order_and_returns_none_for_absent_files(storage, files):
@@ -366,7 +361,6 @@ def test_a_part_larger_than_one_request_is_created_once(azure):
     files = Files.open(azure.url)
     data = bytes(range(256)) * (65 << 12)
     assert files.put_new("big", data) is Put.CREATED
-    assert files.put_new("big", b"small") is Put.OTHER
     assert files.put_new("big", data) is Put.SAME
     assert files.get("big") == data
 

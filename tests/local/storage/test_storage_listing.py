@@ -242,23 +242,6 @@ def test_a_page_has_the_figures_of_the_report_about_progress_which_are_rarely_dr
     assert reader.look().figures is not first
 
 
-@on_disk
-def test_a_list_of_a_service_shows_a_runner_whose_pod_has_ended_as_interrupted(files):
-    """A killed runner was shown as running until it had given no sign of life for 45 s."""
-    for name, host in (("killed", "killed-1-x"), ("laptop", "my-pc")):
-        created(files, name)
-        claimed(files, name, at=time.time())
-        lives(files, name, 1, host=host, age_s=0)
-
-    def phases():
-        return {name: Phase("failed", "OOMKilled", pod=f"{name}-1-x") for name in ("killed", "laptop")}
-
-    found = list_jobs(files, phases=phases)
-    assert {job.job: job.state for job in found} == {"killed": "interrupted", "laptop": "running"}
-    assert [job.job for job in list_jobs(files, ["interrupted"], phases=phases)] == ["killed"]
-    assert [job.job for job in list_jobs(files, ["running"], phases=phases)] == ["laptop"]
-
-
 class KilledRunners:
     """A service on which the pod of each runner has ended; counts the questions for all jobs."""
 

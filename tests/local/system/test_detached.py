@@ -134,7 +134,9 @@ def test_cancel_stops_a_detached_runner_and_a_detached_resume_completes_the_job(
 
 
 def test_a_killed_detached_runner_leaves_no_process_and_the_job_resumes(study: StudyLab) -> None:
-    task, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
+    task, pid = detached(study, "--json", hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
+    told = json.loads((study.folder / "stdout-1.txt").read_text())
+    assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
     wait_for(lambda: len(study.view().committed) >= 1)
     os.kill(pid, signal.SIGKILL)
     study.assert_nothing_lives(task)
@@ -146,21 +148,16 @@ def test_a_killed_detached_runner_leaves_no_process_and_the_job_resumes(study: S
     assert rows_of(study.job()) == study.serial()
 
 
-def test_json_output_has_the_name_the_process_and_the_log_file(study: StudyLab) -> None:
-    task, pid = detached(study, "--json", hold=0)
-    told = json.loads((study.folder / "stdout-1.txt").read_text())
-    assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
-    task.let_go()
-    wait_for(lambda: not task.alive())
+def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after_a_repair(study: StudyLab) -> None:
+    """The command can import the model and the runner cannot, so that the runner dies before its claim.
 
-
-def test_a_runner_that_dies_before_its_claim_is_reported_with_its_exit_code(study: StudyLab) -> None:
-    """The command can import the model and the runner cannot. The job exists and resumes after a repair."""
-    flag = str(study.folder / "flag")
-    text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is down')")
+    No job log has the output of a pod before its claim, and Kubernetes removes its records of the pod.
+    """
+    flag = study.folder / "flag"
+    text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is down')")
     (study.project / "fickle.py").write_text(text)
     study.write("fickle:simulate", betas(2))
-    task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
+    task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
     assert task.wait() == 2
     assert (study.folder / "stdout-1.txt").read_text() == ""
     assert "error: the runner ended with exit code 2 before it claimed the job; its output: error: " in task.said
@@ -168,18 +165,6 @@ def test_a_runner_that_dies_before_its_claim_is_reported_with_its_exit_code(stud
     assert f"at: {study.folder}/state/mops/job.log" in task.said
     assert "hint: correct the cause, then continue the job: mops jobs resume job" in task.said
     assert not task.alive()
-    assert study.job().status().state == "submitted"
-    Path(flag).unlink()
-    assert study.resume(SLOTS=1).wait() == 0
-
-
-def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after_a_repair(study: StudyLab) -> None:
-    """No job log has the output of a pod before its claim, and Kubernetes removes its records of the pod."""
-    flag = study.folder / "flag"
-    text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is down')")
-    (study.project / "fickle.py").write_text(text)
-    study.write("fickle:simulate", betas(2))
-    assert study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach").wait() == 2
     assert study.job().status().state == "submitted"
 
     pod = study.start("run", "job", "--pod")

@@ -156,12 +156,10 @@ def test_few_rows_go_to_the_runner(tmp_path: Path, taken: list[Any]) -> None:
     assert not taken
 
 
-@pytest.mark.parametrize("persist", ["worker", "runner"])
-def test_workers_of_a_cluster_store_parts_that_the_runner_commits(tmp_path: Path, persist: Any) -> None:
+def test_workers_of_a_cluster_store_parts_that_the_runner_commits(tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask") as dask:
-        job = submit(tmp_path, persist=persist, scheduler=dask.address, install="never")
-    by_workers = [path for path in parts_of(job) if (numbers_of(path) or (0, 0))[1] >= OWN_NUMBERS]
-    assert bool(by_workers) is (persist == "worker")
+        job = submit(tmp_path, persist="worker", scheduler=dask.address, install="never")
+    assert [path for path in parts_of(job) if (numbers_of(path) or (0, 0))[1] >= OWN_NUMBERS], "parts of workers"
     assert job.verify() == []
     assert len(job.outputs("daily")) == N_SETS * 2 * ROWS
     assert job.losses().to_arrow().num_rows == N_SETS

@@ -112,14 +112,6 @@ def test_an_interrupt_is_raised_after_the_commit(study: StudyLab) -> None:
     assert_alive_and_resumed(study, runner, "cancelled")
 
 
-def test_a_second_interrupt_stops_at_once(study: StudyLab) -> None:
-    runner = started(study)
-    for said in ("SIGINT: ", "SIGINT again"):
-        runner.signal(signal.SIGINT)
-        wait_for(lambda said=said: said in runner.said, of=runner)
-    assert_alive_and_resumed(study, runner, "cancelled")
-
-
 def test_a_third_interrupt_abandons_the_job_and_the_kernel_survives(study: StudyLab) -> None:
     runner = started(study)
     hang(study).touch()

@@ -12,8 +12,8 @@ from mops.storage.files import Files
 from rows import rows_of
 
 WARM_CHILDREN = True
-KILLS = 3
-N_FILES = 3000
+KILLS = 2
+N_FILES = 2000
 """The number of extra sample files, so that the deletion takes long enough for a kill."""
 
 

@@ -67,17 +67,3 @@ def wait_for_the_moment(lab: StudyLab, runner: Runner, rng: random.Random, momen
     else:
         wait_for(lambda: lab.exists() and len(lab.view().committed) >= committed + least, of=runner)
     time.sleep(rng.uniform(0, 0.1))
-
-
-def test_a_submit_killed_before_the_job_exists_can_be_repeated(lab: StudyLab) -> None:
-    lab.write("counted:simulate", betas(3))
-    lab.run()
-    for path in sorted(lab.storage.joinpath("jobs", "job").rglob("*"), reverse=True):
-        if path.is_file() and path.name != "study.json":  # one of the first files that a submit writes
-            path.unlink()
-    lab.run()
-    assert lab.job().status().state == "succeeded"
-    lab.write("counted:simulate", betas(4))
-    again = lab.submit()
-    assert again.wait() == 2
-    assert "job 'job' exists already" in again.said

@@ -65,11 +65,8 @@ def test_what_ran_out_of_memory_runs_again_on_the_pool_with_more(lab: StudyLab, 
     dask.add_worker("--resources", "pool-default=1", "--memory-limit", "1GiB")
     dask.add_worker("--resources", "pool-large=1", "--memory-limit", "4GiB", "--name", "large")
     dask.await_workers()
-    lab.write("needs:run", [{"mib": 1500 if i % 5 == 0 else 8, "i": i} for i in range(10)])
+    lab.write("needs:run", [{"mib": 8 if i else 1500, "i": i} for i in range(5)])
     (lab.project / "needs.py").write_text(NEEDS)
-    lab.run("kept", exit_code=3, POOL="default")
-    assert lab.job("kept").failures().to_arrow()["reason"].to_pylist() == ["oom"] * 2
-    assert used(dask) == {"cache-2"}
     lab.run("job", POOL="default", MEMORY_POOL="large")
     assert used(dask) == {"cache-2", "cache-3"}
     assert lab.job("job").status().state == "succeeded"

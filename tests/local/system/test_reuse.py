@@ -135,15 +135,6 @@ def test_sets_with_a_failed_simulation_run_again(lab: StudyLab) -> None:
     assert_is_whole_study(lab, "again")
 
 
-def test_a_long_group_of_reused_and_new_replicates_runs_as_several_tasks(lab: StudyLab) -> None:
-    write(lab, betas(1, sleep=0.3), 3)
-    lab.run("first")
-    write(lab, betas(1, sleep=0.3), 10)
-    longer = reuse(lab, "longer", SLOTS=2, TASK_SECONDS=0.3)
-    assert lab.called(longer) == Counter((0, replicate) for replicate in range(3, 10))
-    assert_is_whole_study(lab, "longer")
-
-
 def test_jobs_that_are_not_complete_and_studies_that_store_some_outputs(lab: StudyLab) -> None:
     write(lab, betas(3), 1)
     first = lab.submit("first", hold=1, SLOTS=1, CHECKPOINT_SECONDS=0)

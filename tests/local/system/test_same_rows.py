@@ -45,8 +45,6 @@ def test_split_groups_and_a_shuffled_study_give_the_same_rows(lab: StudyLab) -> 
     assert rows_of(lab.job("split")) == expected
     assert set(lab.called(split).values()) == {1}
     assert "warning" not in split.said, "nothing is left of pieces, nor of what their targets were given"
-    lab.run("at-once", TASK_SECONDS=0.045, SLOTS=2, CHECKPOINT_SECONDS=0)
-    assert rows_of(lab.job("at-once")) == expected
     request = list(range(12))
     random.Random(1).shuffle(request)
     lab.write(

@@ -204,31 +204,6 @@ def test_a_signal_to_every_process_of_a_job_is_no_failure_of_the_model(
     assert study.start("verify", "job").wait() == 0
 
 
-def test_cancel_from_another_process_stops_the_job(study: StudyLab) -> None:
-    runner = started(study)
-    cancel = study.start("cancel", "job")
-    assert cancel.wait() == 0, cancel.said
-    allowed = HELD
-    while (
-        runner.process.poll() is None
-    ):  # the runner reads the request at its next poll of the log; until then, calls run one at a time
-        allowed += 1
-        runner.hold_after(allowed)
-        time.sleep(0.2)
-    assert runner.wait() == 130, runner.said
-    assert_stopped_and_resumable(study, runner)
-
-
-def test_cancel_of_a_complete_job_changes_nothing(study: StudyLab) -> None:
-    study.write("counted:simulate", betas(1))
-    study.run()
-    cancel = study.start("cancel", "job")
-    assert cancel.wait() == 0
-    assert "succeeded" in cancel.said
-    assert "nothing to cancel" in cancel.said
-    assert study.job().status().state == "succeeded"
-
-
 def test_a_pause_of_all_processes_does_not_count_against_the_timeout(lab: StudyLab) -> None:
     """Regression: a batch system that stopped a job for a while, or `docker pause`, made good simulations `timeout`."""
     lab.write("held:simulate", betas(2), n_replicates=1)

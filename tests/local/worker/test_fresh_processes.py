@@ -48,18 +48,21 @@ def test_a_child_is_replaced_after_a_number_of_simulations(
     assert replaced_since(before) == replaced
 
 
-@pytest.mark.parametrize(
-    ("most", "replaced_after"), [(0, []), (1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (4, [4]), (100, [])]
-)
-def test_a_policy_counts_the_simulations_of_its_process(tmp_path: Path, most: int, replaced_after: list[int]) -> None:
-    policy, after = ReplacementPolicy(most, 0, tmp_path), []
-    for n in range(1, 7):
-        policy.finished(0)
-        if policy.reason:
-            assert policy.code == "simulations"
-            policy = ReplacementPolicy(most, 0, tmp_path)
-            after.append(n)
-    assert after == replaced_after
+def test_a_policy_counts_the_simulations_of_its_process(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (most, replaced_after) in enumerate(
+        [(0, []), (1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (4, [4]), (100, [])]
+    ):
+        with subtests.test(str((most, replaced_after))):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            policy, after = ReplacementPolicy(most, 0, folder), []
+            for n in range(1, 7):
+                policy.finished(0)
+                if policy.reason:
+                    assert policy.code == "simulations"
+                    policy = ReplacementPolicy(most, 0, folder)
+                    after.append(n)
+            assert after == replaced_after
 
 
 def test_targets_get_replicates_of_earlier_processes(lab: PoolLab) -> None:

@@ -19,8 +19,10 @@ def context() -> JobContext:
     return JobContext("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
 
 
-def refusal(context: JobContext, project: Path) -> ModelError:
-    (project / "model.py").write_text("import sys\nraise RuntimeError(sys.modules['mops'].__file__)\n")
+def refusal(
+    context: JobContext, project: Path, code: str = "import sys\nraise RuntimeError(sys.modules['mops'].__file__)\n"
+) -> ModelError:
+    (project / "model.py").write_text(code)
     pool = Pool(context, str(project), 1)
     try:
         with pytest.raises(ModelError) as raised:
@@ -44,6 +46,14 @@ def test_a_missing_interpreter_is_reported_and_leaves_nothing(context: JobContex
 def test_a_removed_environment_is_reported(context: JobContext, tmp_path: Path) -> None:
     refused = refusal(JobContext(**{**vars(context), "python": "/nowhere/python", "install_s": 1.0}), tmp_path)
     assert refused.hint == "the environment that mops made was removed; mops jobs resume makes a new one"
+
+
+def test_a_library_that_is_missing_where_mops_installs_is_to_be_named_as_a_dependency(
+    context: JobContext, tmp_path: Path
+) -> None:
+    refused = refusal(JobContext(**{**vars(context), "install_s": 60.0}), tmp_path, "import tiny\n")
+    assert "ModuleNotFoundError: No module named 'tiny'" in refused.what
+    assert "if it is a library, name it in requirements.txt, uv.lock or pyproject.toml" in str(refused.hint)
 
 
 def test_a_child_runs_the_workers_mops_even_if_its_environment_has_another(context: JobContext, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pool_lab import PoolLab, request_for, values
 
 from mops.study.groups import Group
-from mops.study.ids_and_seeds import param_id, target_seed
+from mops.study.ids_and_seeds import param_id
 from mops.task import TaskResult
 
 WARM_CHILDREN = True
@@ -75,10 +75,6 @@ def test_targets_and_sets_draw_different_numbers(run: Run) -> None:
     result = run(DRAWS, [{"a": 1}, {"a": 2}], targets=("model:first", "model:second"))
     drawn = {*losses(result, "model:first").values(), *losses(result, "model:second").values()}
     assert len(drawn) == 4
-
-
-def test_the_seed_of_a_target_is_fixed() -> None:
-    assert target_seed(param_id({"beta": 0.3, "gamma": 0.1}), "model:score") == 2117364323
 
 
 def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Run) -> None:

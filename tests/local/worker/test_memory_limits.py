@@ -177,16 +177,6 @@ def test_a_worker_with_little_memory_runs_fewer_simulations_at_a_time(
     assert lab.pool(TAKES, slots=8, worker_limit=1 << 30, memory_bytes=LIMIT).slots.n == 8, "as SIM_MEMORY says"
 
 
-def test_the_peak_of_a_simulation_alone_is_the_kernels_count(lab: PoolLab) -> None:
-    code = TAKES.replace(
-        'return {"x": s}', "import resource\n    return {'x': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}"
-    )
-    result = lab.run(lab.pool(code, memory_bytes=LIMIT, slots=2), [{"mib": 600}], alone=True)
-    ((kib,),) = values(result, "x").values()
-    assert result.peak_bytes <= kib << 10
-    assert result.peak_bytes == pytest.approx(600 * MIB, rel=0.1), "without what it shares with its template"
-
-
 def test_a_replicate_of_a_split_group_is_postponed_alone(lab: PoolLab) -> None:
     code = TAKES + "\nsmall = run\n\ndef run(p, s):\n    return small({'mib': p['mib'] if s == p['ill'] else 8}, s)\n"
     params = {"mib": 1200, "ill": 0}
@@ -357,12 +347,10 @@ def run(p, s):
 """
 
 
-@pytest.mark.parametrize("replicates", [None, (0,)])
 def test_nothing_more_starts_while_the_worker_is_full(
     lab: PoolLab,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    replicates: tuple[int, ...] | None,
 ) -> None:
     """Regression: simulations of long groups, whose tasks hold replicates, started on a full worker."""
     monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
@@ -372,7 +360,7 @@ def test_nothing_more_starts_while_the_worker_is_full(
     got: list[TaskResult] = []
 
     def run(mib: int) -> None:
-        got.append(lab.run(pool, [{"mib": mib}], replicates=replicates))
+        got.append(lab.run(pool, [{"mib": mib}], replicates=(0,)))
 
     requests = [threading.Thread(target=run, args=(mib,)) for mib in (500, 2)]
     requests[0].start()

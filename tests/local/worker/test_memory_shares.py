@@ -59,12 +59,15 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
     assert (found.limit_bytes(), found.kills()) == (64 * MIB, None)
 
 
-@pytest.mark.parametrize("text", [None, "", "3:cpu:/\n"])
-def test_without_cgroup_files_nothing_is_known(tmp_path: Path, text: str | None) -> None:
-    proc = tmp_path / "cgroup"
-    if text is not None:
-        proc.write_text(text)
-    assert resources.own_cgroup(proc, tmp_path) is None
+def test_without_cgroup_files_nothing_is_known(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, text in enumerate([None, "", "3:cpu:/\n"]):
+        with subtests.test(str(text)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            proc = folder / "cgroup"
+            if text is not None:
+                proc.write_text(text)
+            assert resources.own_cgroup(proc, folder) is None
 
 
 def test_the_lowest_limit_counts() -> None:
@@ -73,18 +76,14 @@ def test_the_lowest_limit_counts() -> None:
     assert resources.allowed_bytes(0) == resources.allowed_bytes()
 
 
-@pytest.mark.parametrize(
-    ("allowed", "parent", "slots", "share"),
-    [
+def test_a_share_leaves_room_for_the_parent_and_for_each_slot(subtests: pytest.Subtests) -> None:
+    for allowed, parent, slots, share in [
         (24 << 30, 200 * MIB, 2, ((24 << 30) - 200 * MIB) // 2 - 256 * MIB),
         (4 << 30, 1 << 30, 4, 768 * MIB - 256 * MIB),
         (1 << 30, 900 * MIB, 4, 64 * MIB),  # not enough memory: the minimum for a simulation
-    ],
-)
-def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
-    allowed: int, parent: int, slots: int, share: int
-) -> None:
-    assert resources.share_bytes(allowed, parent, slots) == share
+    ]:
+        with subtests.test(str((allowed, parent, slots, share))):
+            assert resources.share_bytes(allowed, parent, slots) == share
 
 
 def test_no_more_slots_are_used_than_there_is_memory_for(subtests: pytest.Subtests) -> None:

@@ -121,11 +121,11 @@ def test_there_are_never_more_children_than_slots_with_any_number_of_pools(
         pool.check()  # start the template first, so that this test can tell it from children
     results: list[tuple[threading.Thread, list[TaskResult]]] = []
     with most_processes(pools, others) as most:
-        for turn in range(2):
+        for turn in range(2 if start == "fork" else 1):
             results += [begun(lab, pool, a=f"{turn}-{i}-{n}") for i, pool in enumerate(pools) for n in range(2)]
         for thread, _ in results:
             thread.join(60)
-    assert [result.done for _, got in results for result in got] == [{0}] * 12
+    assert [result.done for _, got in results for result in got] == [{0}] * len(results)
     assert len(most) == 2, most
 
 

@@ -330,17 +330,18 @@ def test_a_stopped_plan_is_not_over_while_a_group_is_on_its_way_into_the_checkpo
     assert p.finished
 
 
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("stopped", [False, True])
 def test_targets_that_came_back_without_their_input_are_sent_again_unless_the_plan_was_stopped(
-    alone: bool, stopped: bool
+    subtests: pytest.Subtests,
 ) -> None:
-    p = all_replicates_are_back()
-    if stopped:
-        p.stop()
-    p.targets_unfinished(0, alone=alone)
-    sent = [(task.groups, task.replicates, task.alone) for task in send(p)]
-    assert (sent, p.finished) == (([], True) if stopped else ([((0,), (), alone)], False))
+    for alone in [False, True]:
+        for stopped in [False, True]:
+            with subtests.test(str((alone, stopped))):
+                p = all_replicates_are_back()
+                if stopped:
+                    p.stop()
+                p.targets_unfinished(0, alone=alone)
+                sent = [(task.groups, task.replicates, task.alone) for task in send(p)]
+                assert (sent, p.finished) == (([], True) if stopped else ([((0,), (), alone)], False))
 
 
 def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -> None:
@@ -356,9 +357,8 @@ def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -
 EMBEDDED = {"window_per_slot": WINDOW_PER_EMBEDDED_SLOT}
 
 
-@pytest.mark.parametrize(
-    ("n", "how", "seconds", "sizes"),
-    [
+def test_a_task_holds_the_groups_that_take_about_a_second(subtests: pytest.Subtests) -> None:
+    for n, how, seconds, sizes in [
         (10_000, {}, 1e-5, [50] * 4),  # short groups: two tasks for each slot share the window of 200
         (10_000, EMBEDDED, 1e-5, [66] * 3),
         (10_000, {}, 0.1, [10] * 8),  # about a second
@@ -370,35 +370,31 @@ EMBEDDED = {"window_per_slot": WINDOW_PER_EMBEDDED_SLOT}
         (1000, {"fuse": False}, 1e-4, [1] * 8),
         (10, {}, None, [1, 1]),
         (0, {}, None, []),
-    ],
-)
-def test_a_task_holds_the_groups_that_take_about_a_second(
-    n: int, how: dict[str, Any], seconds: float | None, sizes: list[int]
-) -> None:
-    p = plan(n, **how)
-    assert p.finished is (n == 0)
-    if seconds is not None:
-        p.sizer.add(seconds, 1, 1)
-    assert [len(task.groups) for task in send(p)] == sizes
-    assert p.finished is (n == 0)
+    ]:
+        with subtests.test(str((n, how, seconds, sizes))):
+            p = plan(n, **how)
+            assert p.finished is (n == 0)
+            if seconds is not None:
+                p.sizer.add(seconds, 1, 1)
+            assert [len(task.groups) for task in send(p)] == sizes
+            assert p.finished is (n == 0)
 
 
-@pytest.mark.parametrize(
-    ("n_left", "expected"),
-    [(1000, 1.0), (2, 0.5), (0, 0.1)],
-)
-def test_a_task_shrinks_near_the_end_of_the_job(n_left: int, expected: float) -> None:
-    sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
-    sizer.add(1.0, n_groups=1, n_simulations=1)
-    assert sizer.budget_s(n_left, slots=2) == expected
+def test_a_task_shrinks_near_the_end_of_the_job(subtests: pytest.Subtests) -> None:
+    for n_left, expected in [(1000, 1.0), (2, 0.5), (0, 0.1)]:
+        with subtests.test(str((n_left, expected))):
+            sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
+            sizer.add(1.0, n_groups=1, n_simulations=1)
+            assert sizer.budget_s(n_left, slots=2) == expected
 
 
-@pytest.mark.parametrize(("slots", "most", "least"), [(2, 1.0, 0.1), (150, 2.0, 0.375), (900, 12.0, 2.25)])
-def test_tasks_on_many_slots_are_so_long_that_the_runner_keeps_up(slots: int, most: float, least: float) -> None:
-    sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
-    sizer.add(1.0, n_groups=1, n_simulations=1)
-    assert (sizer.budget_s(10**6, slots), sizer.budget_s(0, slots)) == (most, least)
-    assert sizer.limit_s(slots) == 2 * most
+def test_tasks_on_many_slots_are_so_long_that_the_runner_keeps_up(subtests: pytest.Subtests) -> None:
+    for slots, most, least in [(2, 1.0, 0.1), (150, 2.0, 0.375), (900, 12.0, 2.25)]:
+        with subtests.test(str((slots, most, least))):
+            sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
+            sizer.add(1.0, n_groups=1, n_simulations=1)
+            assert (sizer.budget_s(10**6, slots), sizer.budget_s(0, slots)) == (most, least)
+            assert sizer.limit_s(slots) == 2 * most
 
 
 def test_a_task_may_return_its_share_of_a_checkpoint(subtests: pytest.Subtests) -> None:

@@ -17,37 +17,33 @@ from mops.service.autoscaler import Autoscaler, Limits, next_replicas, wanted_wo
 LIMITS = Limits(least=0, most=10, threads=2, idle_s=60.0)
 
 
-@pytest.mark.parametrize(
-    ("n_left", "work_s", "slots"),
-    [
+def test_a_job_can_use_slots_that_have_a_minute_of_work(subtests: pytest.Subtests) -> None:
+    for n_left, work_s, slots in [
         (1_000, 0.0, 1),  # nothing has run yet
         (1_000, 3_000.0, 50),  # no simulation has ended for 3 s, so each takes at least that
         (1_000, 10.0, 1),  # less than a minute on one slot
         (3, 10_800.0, 3),  # three simulations of an hour, which no fourth slot makes shorter
         (0, 0.0, 1),  # the last commit
-    ],
-)
-def test_a_job_can_use_slots_that_have_a_minute_of_work(n_left: int, work_s: float, slots: int) -> None:
-    assert useful_slots(n_left, work_s) == slots
+    ]:
+        with subtests.test(str((n_left, work_s, slots))):
+            assert useful_slots(n_left, work_s) == slots
 
 
 def request(slots: int, sim_threads: int = 1) -> ShareRequest:
     return ShareRequest(4, 1.0, slots=slots, sim_threads=sim_threads)
 
 
-@pytest.mark.parametrize(
-    ("requests", "workers"),
-    [
+def test_all_jobs_together_need_workers(subtests: pytest.Subtests) -> None:
+    for requests, workers in [
         ([], 0),
         ([request(1)], 1),
         ([request(2), request(1)], 2),
         ([request(100)], 10),
         ([request(3, sim_threads=2)], 3),
         ([request(3, sim_threads=8)], 3),  # a worker runs one, however many threads it may use
-    ],
-)
-def test_all_jobs_together_need_workers(requests: list[ShareRequest], workers: int) -> None:
-    assert wanted_workers(requests, LIMITS) == workers
+    ]:
+        with subtests.test(str((requests, workers))):
+            assert wanted_workers(requests, LIMITS) == workers
 
 
 @given(present=st.integers(0, 20), wanted=st.integers(0, 20), more=st.integers(0, 20), n_busy=st.integers(0, 20))

@@ -47,17 +47,15 @@ def judged(losses: WorkerLosses, clock: Clock) -> list[str]:
     return [loss.cause.text for loss in losses.take()]
 
 
-@pytest.mark.parametrize(
-    ("cause", "text"),
-    [
+def test_a_loss_has_the_name_of_its_cause(subtests: pytest.Subtests) -> None:
+    """Regression: the log said that workers were lost for memory if their deaths did not change the window."""
+    for cause, text in [
         (LossCause("its nanny restarted it at 600 MiB", memory=True), "ran out of memory: its nanny restarted it"),
         (LossCause("pod x was deleted", removed=True), "was lost: pod x was deleted"),
         (UNKNOWN, "was lost"),
-    ],
-)
-def test_a_loss_has_the_name_of_its_cause(cause: LossCause, text: str) -> None:
-    """Regression: the log said that workers were lost for memory if their deaths did not change the window."""
-    assert str(WorkerLoss(ONE, frozenset({"sim-job-1-1"}), cause=cause)).startswith(f"worker {ONE} {text}")
+    ]:
+        with subtests.test(str((cause, text))):
+            assert str(WorkerLoss(ONE, frozenset({"sim-job-1-1"}), cause=cause)).startswith(f"worker {ONE} {text}")
 
 
 def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock) -> None:

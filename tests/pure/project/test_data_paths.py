@@ -11,20 +11,22 @@ from mops.errors import DataError, UsageError
 from mops.project.mops_toml import check_data, read_data_paths
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ()),
-        ("# a comment\n", ()),
-        ("[data]\n", ()),
-        ('[data]\npaths = ["/data/a.parquet", "/b"]\n', ("/data/a.parquet", "/b")),
-        ('\ufeff[data]\npaths = ["/é"]\n', ("/é",)),
-        ("[other]\nx = 1\n", ()),
-    ],
-)
-def test_paths_are_read(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
-    (tmp_path / "mops.toml").write_text(text, encoding="utf-8")
-    assert read_data_paths(tmp_path) == expected
+def test_paths_are_read(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (text, expected) in enumerate(
+        [
+            ("", ()),
+            ("# a comment\n", ()),
+            ("[data]\n", ()),
+            ('[data]\npaths = ["/data/a.parquet", "/b"]\n', ("/data/a.parquet", "/b")),
+            ('\ufeff[data]\npaths = ["/é"]\n', ("/é",)),
+            ("[other]\nx = 1\n", ()),
+        ]
+    ):
+        with subtests.test(str((text, expected))):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            (folder / "mops.toml").write_text(text, encoding="utf-8")
+            assert read_data_paths(folder) == expected
 
 
 def test_a_project_may_have_no_such_file(tmp_path: Path) -> None:
@@ -33,23 +35,25 @@ def test_a_project_may_have_no_such_file(tmp_path: Path) -> None:
     assert read_data_paths(tmp_path) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[data\n", "mops.toml is not TOML"),
-        ("data = 3\n", "'data' in mops.toml is not a table"),
-        ("[dat]\npaths = []\n", r"unknown table \[dat\]; did you mean \[data\]"),
-        ('[data]\npath = ["/a"]\n', r"\[data\] in mops.toml has an unknown key 'path'"),
-        ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
-        ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),
-        ("[data]\npaths = [1]\n", "not a list of absolute paths"),
-    ],
-)
-def test_a_mistake_is_refused_with_the_file(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "mops.toml").write_text(text)
-    with pytest.raises(UsageError, match=said) as raised:
-        read_data_paths(tmp_path)
-    assert raised.value.where == str(tmp_path / "mops.toml")
+def test_a_mistake_is_refused_with_the_file(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (text, said) in enumerate(
+        [
+            ("[data\n", "mops.toml is not TOML"),
+            ("data = 3\n", "'data' in mops.toml is not a table"),
+            ("[dat]\npaths = []\n", r"unknown table \[dat\]; did you mean \[data\]"),
+            ('[data]\npath = ["/a"]\n', r"\[data\] in mops.toml has an unknown key 'path'"),
+            ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
+            ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),
+            ("[data]\npaths = [1]\n", "not a list of absolute paths"),
+        ]
+    ):
+        with subtests.test(str((text, said))):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            (folder / "mops.toml").write_text(text)
+            with pytest.raises(UsageError, match=said) as raised:
+                read_data_paths(folder)
+            assert raised.value.where == str(folder / "mops.toml")
 
 
 def test_all_missing_paths_are_named_with_the_machine(tmp_path: Path) -> None:

@@ -156,14 +156,20 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("what", SAME)
-def test_edits_that_leave_the_model_as_it_is(tmp_path: Path, what: str) -> None:
-    assert of_model(tmp_path, FILES, edited(*SAME[what])) == []
+def test_edits_that_leave_the_model_as_it_is(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, what in enumerate(SAME):
+        with subtests.test(str(what)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            assert of_model(folder, FILES, edited(*SAME[what])) == []
 
 
-@pytest.mark.parametrize("what", CHANGED)
-def test_edits_that_may_change_the_model(tmp_path: Path, what: str) -> None:
-    assert of_model(tmp_path, FILES, edited(*CHANGED[what])) == [CHANGED[what][0]]
+def test_edits_that_may_change_the_model(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, what in enumerate(CHANGED):
+        with subtests.test(str(what)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            assert of_model(folder, FILES, edited(*CHANGED[what])) == [CHANGED[what][0]]
 
 
 # Code of the model with which another function of its file may be called by a text. Then every edit counts.
@@ -188,12 +194,15 @@ UNBOUNDED = {
 }
 
 
-@pytest.mark.parametrize("what", UNBOUNDED)
-def test_a_model_that_finds_code_by_texts_may_use_all_code(tmp_path: Path, what: str) -> None:
-    old, new = UNBOUNDED[what]
-    before = edited("model.py", old, new)
-    after = before | {"submit.py": "import helper\n", "more.csv": ""}
-    assert of_model(tmp_path, before, after) == ["submit.py", "more.csv"]
+def test_a_model_that_finds_code_by_texts_may_use_all_code(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, what in enumerate(UNBOUNDED):
+        with subtests.test(str(what)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            old, new = UNBOUNDED[what]
+            before = edited("model.py", old, new)
+            after = before | {"submit.py": "import helper\n", "more.csv": ""}
+            assert of_model(folder, before, after) == ["submit.py", "more.csv"]
 
 
 MODULES = {
@@ -204,14 +213,17 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("what", MODULES)
-def test_all_ways_to_reach_a_function_of_another_module(tmp_path: Path, what: str) -> None:
-    text = MODEL.replace("total = scale", MODULES[what][0])
-    if what == "a star":
-        text = text.replace("import helper\n", "import helper\nfrom helper import *\n")
-    before = FILES | {"model.py": text}
-    after = before | {"helper.py": HELPER.replace("step / RATE", "step / RATE / 2")}
-    assert of_model(tmp_path, before, after) == ["helper.py"]
+def test_all_ways_to_reach_a_function_of_another_module(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, what in enumerate(MODULES):
+        with subtests.test(str(what)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            text = MODEL.replace("total = scale", MODULES[what][0])
+            if what == "a star":
+                text = text.replace("import helper\n", "import helper\nfrom helper import *\n")
+            before = FILES | {"model.py": text}
+            after = before | {"helper.py": HELPER.replace("step / RATE", "step / RATE / 2")}
+            assert of_model(folder, before, after) == ["helper.py"]
 
 
 PACKAGE = {
@@ -227,29 +239,29 @@ PACKAGE = {
 OF_PACKAGE = ModelSpec("pkg.model:run", "baseline", ("pkg.score:end",), None)
 
 
-@pytest.mark.parametrize("src", ["", "src/"])
-@pytest.mark.parametrize(
-    ("name", "old", "new", "counts"),
-    [
-        ("pkg/parts/walk.py", "return n", "return 2 * n", True),
-        ("pkg/parts/walk.py", "-n", "-2 * n", False),
-        ("pkg/rates.py", "RATE = 1", "RATE = 2", True),
-        ("pkg/rates.py", "OTHER = 2", "OTHER = 3", False),
-        ("pkg/__init__.py", "RATE as", "OTHER as", True),
-        ("pkg/parts/__init__.py", "", "print(1)\n", True),
-        ("pkg/util.py", "def take(n):\n    return n", "def take(n):\n    return 2 * n", False),
-        ("pkg/util.py", "def add(n):\n    return n", "def add(n):\n    return 2 * n", True),
-        ("pkg/score.py", "take(1)", "take(2)", False),
-        # On import, the module of a target may change the model.
-        ("pkg/score.py", "import util\n", "import util\nutil.add = None\n", True),
-        ("pkg/score.py", "import util\n", "import util\nsetattr(util, 'add', None)\n", True),
-    ],
-)
-def test_packages(tmp_path: Path, src: str, name: str, old: str, new: str, counts: bool) -> None:
-    before = {src + file: text for file, text in PACKAGE.items()}
-    after = before | {src + name: PACKAGE[name].replace(old, new, 1)}
-    spec = ModelSpec(OF_PACKAGE.model, "baseline", OF_PACKAGE.targets, None, (".", "src"))
-    assert of_model(tmp_path, before, after, spec) == ([src + name] if counts else [])
+def test_packages(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for src in ["", "src/"]:
+        for name, old, new, counts in [
+            ("pkg/parts/walk.py", "return n", "return 2 * n", True),
+            ("pkg/parts/walk.py", "-n", "-2 * n", False),
+            ("pkg/rates.py", "RATE = 1", "RATE = 2", True),
+            ("pkg/rates.py", "OTHER = 2", "OTHER = 3", False),
+            ("pkg/__init__.py", "RATE as", "OTHER as", True),
+            ("pkg/parts/__init__.py", "", "print(1)\n", True),
+            ("pkg/util.py", "def take(n):\n    return n", "def take(n):\n    return 2 * n", False),
+            ("pkg/util.py", "def add(n):\n    return n", "def add(n):\n    return 2 * n", True),
+            ("pkg/score.py", "take(1)", "take(2)", False),
+            # On import, the module of a target may change the model.
+            ("pkg/score.py", "import util\n", "import util\nutil.add = None\n", True),
+            ("pkg/score.py", "import util\n", "import util\nsetattr(util, 'add', None)\n", True),
+        ]:
+            with subtests.test(str((src, name, old, new, counts))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                before = {src + file: text for file, text in PACKAGE.items()}
+                after = before | {src + name: PACKAGE[name].replace(old, new, 1)}
+                spec = ModelSpec(OF_PACKAGE.model, "baseline", OF_PACKAGE.targets, None, (".", "src"))
+                assert of_model(folder, before, after, spec) == ([src + name] if counts else [])
 
 
 # A model that reads a value of another module, which the import of a target or of a third module may change.
@@ -309,12 +321,15 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize("what", IMPORTS)
-def test_what_an_import_runs(tmp_path: Path, what: str) -> None:
-    old, new, counts = IMPORTS[what]
-    before, after = (READS | {name: text + READS[name] for name, text in some.items()} for some in (old, new))
-    found = of_model(tmp_path, before, after, OF_READS)
-    assert (next(iter(new)) in found) == counts, found
+def test_what_an_import_runs(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, what in enumerate(IMPORTS):
+        with subtests.test(str(what)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            old, new, counts = IMPORTS[what]
+            before, after = (READS | {name: text + READS[name] for name, text in some.items()} for some in (old, new))
+            found = of_model(folder, before, after, OF_READS)
+            assert (next(iter(new)) in found) == counts, found
 
 
 def test_a_value_that_a_target_writes_into_the_model_counts(tmp_path: Path) -> None:
@@ -347,17 +362,19 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("what", TEXTS)
-def test_code_that_a_text_names(tmp_path: Path, what: str) -> None:
-    call, head = TEXTS[what]
-    text = (
-        f"{head}ADULT = 18\nclass Rates:\n    beta = 1\ndef run(params, seed):\n    {'P' if 'P:' in head else call}\n"
-    )
-    before, after = (
-        READS | {"model.py": text},
-        READS | {"model.py": text.replace("18", "21").replace("beta = 1", "beta = 2")},
-    )
-    assert of_model(tmp_path, before, after, OF_READS) == ["model.py"]
+def test_code_that_a_text_names(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, what in enumerate(TEXTS):
+        with subtests.test(str(what)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            call, head = TEXTS[what]
+            body = "P" if "P:" in head else call
+            text = f"{head}ADULT = 18\nclass Rates:\n    beta = 1\ndef run(params, seed):\n    {body}\n"
+            before, after = (
+                READS | {"model.py": text},
+                READS | {"model.py": text.replace("18", "21").replace("beta = 1", "beta = 2")},
+            )
+            assert of_model(folder, before, after, OF_READS) == ["model.py"]
 
 
 def test_bytes_that_are_no_utf_8_and_folders_with_the_names_of_files(tmp_path: Path) -> None:
@@ -369,31 +386,31 @@ def test_bytes_that_are_no_utf_8_and_folders_with_the_names_of_files(tmp_path: P
     assert difference.of_model() == ["model.py"]
 
 
-@pytest.mark.parametrize(
-    ("files", "model", "counts"),
-    [
-        ({"helper.abi3.so": ""}, "", ["helper.abi3.so"]),  # hides helper.py
-        ({"uv.lock": ""}, "", ["uv.lock"]),
-        ({"notes.md": ""}, "folder.glob('*.md')", ["notes.md"]),
-        ({"notes.log": ""}, "open(f'{seed}.log')", ["notes.log"]),
-        ({"numpy.py": ""}, "", ["numpy.py"]),  # hides the library that the model imports
-        ({"new/rates.csv": ""}, "", []),
-        ({"new/rates.csv": ""}, "open('new/rates.' + 'csv')", ["new/rates.csv"]),
-        ({"new/rates.csv": ""}, "open(f'{seed}.csv')", ["new/rates.csv"]),
-        ({"new/rates.csv": ""}, "folder.glob('x')", ["new/rates.csv"]),
-        ({"new/rates.csv": ""}, "scan('m*')", ["new/rates.csv"]),
-        ({"new/rates.csv": ""}, "dataset('new')", ["new/rates.csv"]),
-        ({"notes.md": ""}, "open('notes.md')", ["notes.md"]),
-        ({"other.json": FILES["study.json"]}, "", []),
-        ({"other.json": FILES["study.json"]}, "open('other.json')", ["other.json"]),
-        ({"rates.json": "[1]"}, "", []),
-    ],
-)
-def test_added_files_count_if_the_model_may_find_them(
-    tmp_path: Path, files: dict[str, str], model: str, counts: list[str]
-) -> None:
-    before = FILES | {"model.py": MODEL.replace("total = scale", f"{model or 'pass'}\n    total = scale")}
-    assert of_model(tmp_path, before, before | files) == counts
+def test_added_files_count_if_the_model_may_find_them(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (files, model, counts) in enumerate(
+        [
+            ({"helper.abi3.so": ""}, "", ["helper.abi3.so"]),  # hides helper.py
+            ({"uv.lock": ""}, "", ["uv.lock"]),
+            ({"notes.md": ""}, "folder.glob('*.md')", ["notes.md"]),
+            ({"notes.log": ""}, "open(f'{seed}.log')", ["notes.log"]),
+            ({"numpy.py": ""}, "", ["numpy.py"]),  # hides the library that the model imports
+            ({"new/rates.csv": ""}, "", []),
+            ({"new/rates.csv": ""}, "open('new/rates.' + 'csv')", ["new/rates.csv"]),
+            ({"new/rates.csv": ""}, "open(f'{seed}.csv')", ["new/rates.csv"]),
+            ({"new/rates.csv": ""}, "folder.glob('x')", ["new/rates.csv"]),
+            ({"new/rates.csv": ""}, "scan('m*')", ["new/rates.csv"]),
+            ({"new/rates.csv": ""}, "dataset('new')", ["new/rates.csv"]),
+            ({"notes.md": ""}, "open('notes.md')", ["notes.md"]),
+            ({"other.json": FILES["study.json"]}, "", []),
+            ({"other.json": FILES["study.json"]}, "open('other.json')", ["other.json"]),
+            ({"rates.json": "[1]"}, "", []),
+        ]
+    ):
+        with subtests.test(str((files, model, counts))):
+            here = tmp_path / str(n_case)
+            here.mkdir()
+            before = FILES | {"model.py": MODEL.replace("total = scale", f"{model or 'pass'}\n    total = scale")}
+            assert of_model(here, before, before | files) == counts
 
 
 def test_parameter_sets_that_other_data_names_count(tmp_path: Path) -> None:

@@ -54,21 +54,18 @@ def refusal(function: object, limit_bytes: int = 1 << 20) -> str:
     return refused.value.what
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_comments_lines_and_unused_variables_are_no_change(subtests: pytest.Subtests) -> None:
+    for before, after in [
         ("rate = 2.0", "rate = 2.0  # per day"),
         ("rate = 2.0", "\n\n\nrate = 2.0"),
         ("import math", "import math\n\nunused = 7"),
-    ],
-)
-def test_comments_lines_and_unused_variables_are_no_change(before: str, after: str) -> None:
-    assert digest(defined(MODEL.replace(before, after))) == digest(defined(MODEL))
+    ]:
+        with subtests.test(str((before, after))):
+            assert digest(defined(MODEL.replace(before, after))) == digest(defined(MODEL))
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_code_constants_names_and_variables_are_a_change(subtests: pytest.Subtests) -> None:
+    for before, after in [
         ("rate = 2.0", "rate = 2"),
         ("rate = 2.0", "rate = 2.5"),
         ("math.exp(rate * x)", "math.exp(x * rate)"),
@@ -76,10 +73,9 @@ def test_comments_lines_and_unused_variables_are_no_change(before: str, after: s
         ("import math", "import cmath as math"),
         ("def grown(x):", "def grown(x, more=1):"),
         ('{"y"', '{"z"'),
-    ],
-)
-def test_code_constants_names_and_variables_are_a_change(before: str, after: str) -> None:
-    assert digest(defined(MODEL.replace(before, after))) != digest(defined(MODEL))
+    ]:
+        with subtests.test(str((before, after))):
+            assert digest(defined(MODEL.replace(before, after))) != digest(defined(MODEL))
 
 
 IN_A_PROCESS = """
@@ -149,14 +145,13 @@ def simulate(params, seed):
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [("n < 2", "n < 3"), ("maxsize=8", "maxsize=9"), ("maxsize=8", "maxsize=8, typed=True")]
-)
-def test_a_function_with_a_cache_counts_by_its_content(before: str, after: str) -> None:
-    called = defined(CACHED)
-    called({"x": 9}, 0)
-    assert digest(called) == digest(defined(CACHED))
-    assert digest(defined(CACHED.replace(before, after))) != digest(defined(CACHED))
+def test_a_function_with_a_cache_counts_by_its_content(subtests: pytest.Subtests) -> None:
+    for before, after in [("n < 2", "n < 3"), ("maxsize=8", "maxsize=9"), ("maxsize=8", "maxsize=8, typed=True")]:
+        with subtests.test(str((before, after))):
+            called = defined(CACHED)
+            called({"x": 9}, 0)
+            assert digest(called) == digest(defined(CACHED))
+            assert digest(defined(CACHED.replace(before, after))) != digest(defined(CACHED))
 
 
 def test_a_type_variable_of_the_program_is_taken_along() -> None:
@@ -211,10 +206,11 @@ VALUES: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), VALUES)
-def test_values_of_variables_count_by_their_content(one: Callable[[], Any], other: Callable[[], Any]) -> None:
-    assert digest(defined(USES, value=one())) == digest(defined(USES, value=one()))
-    assert digest(defined(USES, value=one())) != digest(defined(USES, value=other()))
+def test_values_of_variables_count_by_their_content(subtests: pytest.Subtests) -> None:
+    for one, other in VALUES:
+        with subtests.test(str((one, other))):
+            assert digest(defined(USES, value=one())) == digest(defined(USES, value=one()))
+            assert digest(defined(USES, value=one())) != digest(defined(USES, value=other()))
 
 
 def test_objects_that_contain_each_other_have_an_end() -> None:
@@ -247,22 +243,19 @@ def opened() -> Any:
     return io.TextIOWrapper(io.BytesIO(b"rows"))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
+def test_what_cannot_go_to_another_process_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for make, said in [
         (threading.Lock, "lock"),
         (opened, "open file"),
         (lambda: sqlite3.connect(":memory:"), "sqlite3.Connection"),
         (lambda: (one for one in "abc"), "generator"),
         (OnGpu, "a OnGpu is in the memory of a GPU"),
         (lambda: {"deep": [{"lock": threading.Lock()}]}, "lock"),
-    ],
-    ids=["lock", "file", "database", "generator", "gpu", "inside"],
-)
-def test_what_cannot_go_to_another_process_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
-    what = refusal(defined(USES, value=make()))
-    assert what.startswith("the variable 'value', which simulate uses, cannot go to")
-    assert said in what
+    ]:
+        with subtests.test(said):
+            what = refusal(defined(USES, value=make()))
+            assert what.startswith("the variable 'value', which simulate uses, cannot go to")
+            assert said in what
 
 
 def test_a_socket_of_a_function_that_the_model_uses_is_refused() -> None:

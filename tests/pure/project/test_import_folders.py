@@ -23,9 +23,8 @@ def folders(
     return found.import_folders
 
 
-@pytest.mark.parametrize(
-    ("model", "files", "study", "expected"),
-    [
+def test_code_is_found_in_the_root_in_src_and_in_the_folder_of_the_study(subtests: pytest.Subtests) -> None:
+    for model, files, study, expected in [
         ("walk:run", ["walk.py"], ".", (".",)),
         ("walk:run", ["walk.py", "src/other.py"], ".", (".", "src")),
         ("walk.model:run", ["src/walk/model.py"], ".", (".", "src")),
@@ -44,12 +43,9 @@ def folders(
         ("walk:run", ["studies/a/walk.py"], None, (".",)),
         ("./walk.py:run", ["walk.py", "studies/a/walk.py"], "studies/a", (".",)),
         ("studies/a/walk.py:run", ["walk.py", "studies/a/walk.py"], "studies/a", (".",)),
-    ],
-)
-def test_code_is_found_in_the_root_in_src_and_in_the_folder_of_the_study(
-    model: str, files: list[str], study: str | None, expected: tuple[str, ...]
-) -> None:
-    assert folders(model, *files, study=study) == expected
+    ]:
+        with subtests.test(str((model, files, study, expected))):
+            assert folders(model, *files, study=study) == expected
 
 
 def test_a_target_may_lie_in_another_folder_than_the_model() -> None:
@@ -68,21 +64,19 @@ def test_a_package_comes_before_a_module_of_its_name_as_in_python() -> None:
     assert folders("walk.py:run", *files, imported={"walk.py:run": "walk.py"}) == (".",)
 
 
-@pytest.mark.parametrize(
-    ("model", "files", "hint"),
-    [
+def test_two_files_of_one_name_are_refused(subtests: pytest.Subtests) -> None:
+    for model, files, hint in [
         ("walk:run", ["walk.py", "src/walk.py"], "write './walk.py:run' or 'src/walk.py:run'"),
         ("walk:run", ["walk.py", "a/walk.py"], "write './walk.py:run' or 'a/walk.py:run'"),
         ("walk.py:run", ["walk.py", "a/walk.py"], "write './walk.py:run' or 'a/walk.py:run'"),
         ("walk", ["src/walk/__init__.py", "a/walk.py"], "write 'src/walk/__init__.py:name' or 'a/walk.py:name'"),
-    ],
-)
-def test_two_files_of_one_name_are_refused(model: str, files: list[str], hint: str) -> None:
-    with pytest.raises(ModelError) as raised:
-        folders(model, *files, study="a")
-    assert raised.value.what == f"the project has two files of this name: {files[0]} and {files[1]}"
-    assert raised.value.where == model
-    assert raised.value.hint == f"{hint}, or list one file in .mopsignore"
+    ]:
+        with subtests.test(str((model, files, hint))):
+            with pytest.raises(ModelError) as raised:
+                folders(model, *files, study="a")
+            assert raised.value.what == f"the project has two files of this name: {files[0]} and {files[1]}"
+            assert raised.value.where == model
+            assert raised.value.hint == f"{hint}, or list one file in .mopsignore"
 
 
 def test_an_object_runs_only_if_child_processes_import_its_own_file() -> None:

@@ -9,9 +9,8 @@ from mops.project.missing_code import Advice, advice_for_entry, advice_for_impor
 FOLDERS = [".", "src"]
 
 
-@pytest.mark.parametrize(
-    ("entry", "files", "found", "hint"),
-    [
+def test_an_entry_point_that_was_not_found(subtests: pytest.Subtests) -> None:
+    for entry, files, found, hint in [
         ("walk:run", ["models/walk.py"], "; the project has models/walk.py", "write 'models.walk:run' in the study"),
         ("walk", ["models/walk.py"], "; the project has models/walk.py", "write 'models.walk' in the study"),
         ("walk.py:run", ["models/walk.py"], "; the project has models/walk.py", "write 'models.walk:run' in the study"),
@@ -23,14 +22,13 @@ FOLDERS = [".", "src"]
         ("modle:run", ["model.py", "walk.py"], "; did you mean 'model'?", "write 'model:run' in the study"),
         ("models.wlak:run", ["models/walk.py"], "; did you mean 'models.walk'?", "write 'models.walk:run' in the"),
         ("modle.py:run", ["model.py"], "; did you mean 'model.py'?", "write 'model.py:run' in the study"),
-    ],
-)
-def test_an_entry_point_that_was_not_found(entry: str, files: list[str], found: str, hint: str) -> None:
-    advice = advice_for_entry(entry, files, FOLDERS)
-    assert advice is not None
-    assert advice.found == found
-    assert advice.hint is not None
-    assert advice.hint.startswith(hint)
+    ]:
+        with subtests.test(str((entry, files, found, hint))):
+            advice = advice_for_entry(entry, files, FOLDERS)
+            assert advice is not None
+            assert advice.found == found
+            assert advice.hint is not None
+            assert advice.hint.startswith(hint)
 
 
 def test_many_files_of_one_name_are_counted() -> None:
@@ -39,18 +37,16 @@ def test_many_files_of_one_name_are_counted() -> None:
     assert advice.found == "; the project has a/walk.py, b/walk.py, c/walk.py and 2 more"
 
 
-@pytest.mark.parametrize(
-    ("module", "files", "expected"),
-    [
+def test_a_module_that_the_code_imports(subtests: pytest.Subtests) -> None:
+    for module, files, expected in [
         ("helpers", ["models/helpers.py"], "the project has models/helpers.py: import it as models.helpers"),
         ("walk.helper", ["src/walk/helpers.py"], "did you mean 'walk.helpers'?"),
         ("helpers", ["my-code/helpers.py"], None),
         ("numpyy", ["numpyx.py"], None),
         ("nothing", [], None),
-    ],
-)
-def test_a_module_that_the_code_imports(module: str, files: list[str], expected: str | None) -> None:
-    assert advice_for_import(module, files, FOLDERS) == (Advice("", expected) if expected else None)
+    ]:
+        with subtests.test(str((module, files, expected))):
+            assert advice_for_import(module, files, FOLDERS) == (Advice("", expected) if expected else None)
 
 
 def test_there_may_be_nothing_like_it() -> None:

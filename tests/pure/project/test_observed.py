@@ -29,14 +29,14 @@ def test_the_columns_of_the_file_are_the_data() -> None:
     assert found.table.select(["day", "cases"]).to_pydict() == {"day": [1, 2], "cases": [3, 5]}
 
 
-@pytest.mark.parametrize("toml", [None, "", '[data]\npaths = ["/x"]\n'])
-def test_a_project_need_not_declare_data(toml: str | None) -> None:
-    assert read_observed(bundle(toml)) == []
+def test_a_project_need_not_declare_data(subtests: pytest.Subtests) -> None:
+    for toml in [None, "", '[data]\npaths = ["/x"]\n']:
+        with subtests.test(str(toml)):
+            assert read_observed(bundle(toml)) == []
 
 
-@pytest.mark.parametrize(
-    ("toml", "files", "what"),
-    [
+def test_a_wrong_declaration_is_named(subtests: pytest.Subtests) -> None:
+    for toml, files, what in [
         ('observed = "x"\n', {}, "not a list of tables"),
         ('[[observed]]\noutput = "daily"\n', {}, "wrong keys"),
         (f"{DECLARED}more = 1\n", {}, "wrong keys"),
@@ -47,8 +47,6 @@ def test_a_project_need_not_declare_data(toml: str | None) -> None:
         (DECLARED, {"cases": "day,f\xe4lle\n1,2\n".encode("latin-1")}, "the names of the columns are not UTF-8"),
         (DECLARED, {"cases": "day,cases\nMonday,2\n"}, "the column 'day' of the data has the type string"),
         (DECLARED, {"cases": "day,cases\n1,few\n"}, "the column 'cases' of the data has the type string"),
-    ],
-)
-def test_a_wrong_declaration_is_named(toml: str, files: dict[str, str | bytes], what: str) -> None:
-    with pytest.raises(UsageError, match=what):
-        read_observed(bundle(toml, **files))
+    ]:
+        with subtests.test(str((toml, files, what))), pytest.raises(UsageError, match=what):
+            read_observed(bundle(toml, **files))

@@ -32,20 +32,23 @@ def write_registry(root: Path, text: str | bytes) -> Path:
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("marker", MARKERS)
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_the_root_is_the_nearest_folder_with_a_marker(tmp_path: Path, marker: str, is_folder: bool) -> None:
+def test_the_root_is_the_nearest_folder_with_a_marker(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """In a worktree ``.git`` is a file."""
-    inner = tmp_path / "outer" / "project"
-    (inner / "studies" / "2024").mkdir(parents=True)
-    (tmp_path / "outer" / "pyproject.toml").touch()
-    if is_folder:
-        (inner / marker).mkdir()
-    else:
-        (inner / marker).touch()
-    assert find_root(inner / "studies" / "2024" / "study.json") == inner
-    assert find_root(inner / "study.json") == inner
-    assert find_root(tmp_path / "outer" / "study.json") == tmp_path / "outer"
+    for marker in MARKERS:
+        for is_folder in [False, True]:
+            with subtests.test(str((marker, is_folder))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                inner = folder / "outer" / "project"
+                (inner / "studies" / "2024").mkdir(parents=True)
+                (folder / "outer" / "pyproject.toml").touch()
+                if is_folder:
+                    (inner / marker).mkdir()
+                else:
+                    (inner / marker).touch()
+                assert find_root(inner / "studies" / "2024" / "study.json") == inner
+                assert find_root(inner / "study.json") == inner
+                assert find_root(folder / "outer" / "study.json") == folder / "outer"
 
 
 def test_without_a_marker_the_root_is_the_studys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +88,13 @@ def test_a_project_may_have_no_registry(tmp_path: Path) -> None:
     assert read_registry(tmp_path) == EMPTY
 
 
-@pytest.mark.parametrize("text", ["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"])
-def test_a_registry_may_be_empty(tmp_path: Path, text: str) -> None:
-    write_registry(tmp_path, text)
-    assert read_registry(tmp_path) == EMPTY
+def test_a_registry_may_be_empty(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, text in enumerate(["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"]):
+        with subtests.test(str(text)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            write_registry(folder, text)
+            assert read_registry(folder) == EMPTY
 
 
 def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
@@ -96,32 +102,47 @@ def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
     assert read_registry(tmp_path).models == {"sir": "models.sir:SIR"}
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "at", "hint"),
-    [
-        ("models: [a\nx: }", "the registry is not YAML: expected ',' or ']', but got ':'", ", line 2, column 2", None),
-        (b"models: \xff", "the registry is not UTF-8 text", ", byte 8", None),
-        ("a\x00b", "the registry is not YAML", "", None),
-        ("", "the registry is not a mapping with 'models' and 'targets'", "", None),
-        ("- a", "the registry is not a mapping with 'models' and 'targets'", "", None),
-        ("models: [a]", "'models' in the registry is not a mapping of ids", "", ENTRY_FORM),
-        ("targets: a", "'targets' in the registry is not a mapping of ids", "", ENTRY_FORM),
-        ("models: {sir: a.b:C}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-        ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-        ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-        ("targets: {t: {entrypoint: 'a b:c'}}", "'targets.t' in the registry: 'a b' is not a module", "", ENTRY_FORM),
-        ("targets: {t: {entrypoint: a.b}}", "'targets.t' in the registry: 'a.b' names only a module", "", ENTRY_FORM),
-    ],
-)
-def test_an_invalid_registry_is_refused_with_the_place(
-    tmp_path: Path, text: str | bytes, what: str, at: str, hint: str | None
-) -> None:
-    path = write_registry(tmp_path, text)
-    with pytest.raises(ModelError) as raised:
-        read_registry(tmp_path)
-    assert raised.value.what == what
-    assert raised.value.where == f"{path}{at}"
-    assert raised.value.hint == hint
+def test_an_invalid_registry_is_refused_with_the_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (text, what, at, hint) in enumerate(
+        [
+            (
+                "models: [a\nx: }",
+                "the registry is not YAML: expected ',' or ']', but got ':'",
+                ", line 2, column 2",
+                None,
+            ),
+            (b"models: \xff", "the registry is not UTF-8 text", ", byte 8", None),
+            ("a\x00b", "the registry is not YAML", "", None),
+            ("", "the registry is not a mapping with 'models' and 'targets'", "", None),
+            ("- a", "the registry is not a mapping with 'models' and 'targets'", "", None),
+            ("models: [a]", "'models' in the registry is not a mapping of ids", "", ENTRY_FORM),
+            ("targets: a", "'targets' in the registry is not a mapping of ids", "", ENTRY_FORM),
+            ("models: {sir: a.b:C}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+            ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+            ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+            (
+                "targets: {t: {entrypoint: 'a b:c'}}",
+                "'targets.t' in the registry: 'a b' is not a module",
+                "",
+                ENTRY_FORM,
+            ),
+            (
+                "targets: {t: {entrypoint: a.b}}",
+                "'targets.t' in the registry: 'a.b' names only a module",
+                "",
+                ENTRY_FORM,
+            ),
+        ]
+    ):
+        with subtests.test(str((text, what, at, hint))):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            path = write_registry(folder, text)
+            with pytest.raises(ModelError) as raised:
+                read_registry(folder)
+            assert raised.value.what == what
+            assert raised.value.where == f"{path}{at}"
+            assert raised.value.hint == hint
 
 
 def test_an_unreadable_registry_is_refused(tmp_path: Path) -> None:
@@ -136,9 +157,8 @@ ONE = Registry({"sir": "models.sir:SIR"}, {"a": "targets.a:loss", "b": "targets.
 TWO = Registry({"sir": "models.sir:SIR", "seir": "models.sir:SEIR", "other": "models.other:M"}, {})
 
 
-@pytest.mark.parametrize(
-    ("model", "model_class", "registry", "expected"),
-    [
+def test_the_model_comes_from_the_study_or_the_registry(subtests: pytest.Subtests) -> None:
+    for model, model_class, registry, expected in [
         ("models.sir:run", None, EMPTY, "models.sir:run"),
         ("models.sir:Frozen", "SIR", ONE, "models.sir:Frozen"),
         ("models/sir.py:SIR", None, ONE, "models/sir.py:SIR"),
@@ -154,15 +174,12 @@ TWO = Registry({"sir": "models.sir:SIR", "seir": "models.sir:SEIR", "other": "mo
         ("sir", None, TWO, "models.sir:SIR"),
         ("models.sir", "SEIR", TWO, "models.sir:SEIR"),
         ("models.sir", None, Registry({"a": "models.sir:SIR", "b": "models.sir:SIR"}, {}), "models.sir:SIR"),
-    ],
-)
-def test_the_model_comes_from_the_study_or_the_registry(
-    model: str, model_class: str | None, registry: Registry, expected: str
-) -> None:
-    metadata = {"model_class": model_class} if model_class is not None else {}
-    spec = resolve(study(model=model, metadata=metadata), Path("/project"), registry)
-    assert spec.model == expected
-    EntryPoint.parse(spec.model)
+    ]:
+        with subtests.test(str((model, model_class, registry, expected))):
+            metadata = {"model_class": model_class} if model_class is not None else {}
+            spec = resolve(study(model=model, metadata=metadata), Path("/project"), registry)
+            assert spec.model == expected
+            EntryPoint.parse(spec.model)
 
 
 def test_an_ambiguous_model_is_refused_with_the_candidates() -> None:
@@ -173,21 +190,17 @@ def test_an_ambiguous_model_is_refused_with_the_candidates() -> None:
     assert raised.value.hint == 'name one as the study\'s \'model\', like "model": "models.sir:SIR"'
 
 
-@pytest.mark.parametrize(
-    ("targets", "registry", "expected"),
-    [
+def test_targets_come_from_the_study_or_else_from_the_registry(subtests: pytest.Subtests) -> None:
+    for targets, registry, expected in [
         (None, EMPTY, ()),
         ([], EMPTY, ()),
         (None, ONE, ("targets.a:loss", "targets.b:loss")),
         ([], ONE, ("targets.a:loss", "targets.b:loss")),
         (["targets.c:f"], ONE, ("targets.c:f",)),
         (None, Registry({}, {"a": "t:f", "b": "t:f"}), ("t:f",)),
-    ],
-)
-def test_targets_come_from_the_study_or_else_from_the_registry(
-    targets: list[str] | None, registry: Registry, expected: tuple[str, ...]
-) -> None:
-    assert resolve(study(targets=targets), Path("/project"), registry).targets == expected
+    ]:
+        with subtests.test(str((targets, registry, expected))):
+            assert resolve(study(targets=targets), Path("/project"), registry).targets == expected
 
 
 def test_the_registered_project_resolves() -> None:
@@ -206,13 +219,11 @@ def test_a_spec_has_the_scenario_and_the_outputs_of_its_study(outputs: list[str]
 DIGEST = "ab" * 32
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_files_of_a_bundle_are_named_from_the_project_root(subtests: pytest.Subtests) -> None:
+    for text, shown in [
         (f'File "/home/ada/.cache/mops/bundles/{DIGEST}/inner/a.py", line 3', 'File "inner/a.py", line 3'),
         (f"no file /c/{DIGEST}/a.csv and /d/{DIGEST}/b.csv", "no file a.csv and b.csv"),
         (f"a bundle {DIGEST} and /usr/lib/python3.11/a.py", f"a bundle {DIGEST} and /usr/lib/python3.11/a.py"),
-    ],
-)
-def test_files_of_a_bundle_are_named_from_the_project_root(text: str, shown: str) -> None:
-    assert in_project(text, DIGEST) == shown
+    ]:
+        with subtests.test(str((text, shown))):
+            assert in_project(text, DIGEST) == shown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -52,9 +51,8 @@ FAMILIES: st.SearchStrategy[Family] = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "family"),
-    [
+def test_the_family_of_a_column_is_that_of_its_values(subtests: pytest.Subtests) -> None:
+    for values, kind, family in [
         ([None], pa.int8(), NULL),
         ([], pa.string(), NULL),
         ([0, None], pa.int8(), "number"),
@@ -74,18 +72,16 @@ FAMILIES: st.SearchStrategy[Family] = st.recursive(
             pa.struct([("a", pa.int8()), ("b", pa.string())]),
             ["struct", {"a": "number", "b": NULL}],
         ),
-    ],
-)
-def test_the_family_of_a_column_is_that_of_its_values(values: list[Any], kind: pa.DataType, family: Family) -> None:
-    column = pa.array(values, kind)
-    assert family_of(column) == family
-    assert families_in(pa.table({"x": column})) == {"x": family}
-    assert family_of(pa.chunked_array([column, column[:0], column], kind)) == family
+    ]:
+        with subtests.test(str((values, kind, family))):
+            column = pa.array(values, kind)
+            assert family_of(column) == family
+            assert families_in(pa.table({"x": column})) == {"x": family}
+            assert family_of(pa.chunked_array([column, column[:0], column], kind)) == family
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "fact"),
-    [
+def test_the_family_of_times_says_which_unit_holds_them(subtests: pytest.Subtests) -> None:
+    for value, unit, fact in [
         (1, "us", ""),
         (1, "ns", " fine"),
         (-1_001, "ns", " fine"),
@@ -94,21 +90,20 @@ def test_the_family_of_a_column_is_that_of_its_values(values: list[Any], kind: p
         ((2**63 - 1) // 1000 + 1, "us", " far"),
         (-((2**63 - 1) // 1000) - 1, "us", " far"),
         (-(2**63), "us", " far"),
-    ],
-)
-def test_the_family_of_times_says_which_unit_holds_them(value: int, unit: str, fact: str) -> None:
-    def of(kind: pa.DataType) -> Family:
-        column = pa.array([0, value, None], pa.int64()).view(kind)
-        return family_of(pa.chunked_array([column, column[:1], column[:0]]))
+    ]:
+        with subtests.test(str((value, unit, fact))):
 
-    assert of(pa.timestamp(unit)) == f"timestamp{fact}"
-    assert of(pa.timestamp(unit, BERN)) == f"zoned_timestamp{fact}"
-    assert of(pa.duration(unit)) == f"duration{fact}"
+            def of(kind: pa.DataType, value: int = value) -> Family:
+                column = pa.array([0, value, None], pa.int64()).view(kind)
+                return family_of(pa.chunked_array([column, column[:1], column[:0]]))
+
+            assert of(pa.timestamp(unit)) == f"timestamp{fact}"
+            assert of(pa.timestamp(unit, BERN)) == f"zoned_timestamp{fact}"
+            assert of(pa.duration(unit)) == f"duration{fact}"
 
 
-@pytest.mark.parametrize(
-    ("kind", "least", "most"),
-    [
+def test_a_type_has_a_least_and_a_largest_family(subtests: pytest.Subtests) -> None:
+    for kind, least, most in [
         (pa.null(), NULL, NULL),
         (pa.bool_(), "boolean", "boolean"),
         (pa.string(), "string", "string"),
@@ -133,12 +128,10 @@ def test_the_family_of_times_says_which_unit_holds_them(value: int, unit: str, f
             ["struct", {"a": "boolean", "b": "number"}],
             ["struct", {"a": "boolean", "b": "number negative"}],
         ),
-    ],
-    ids=str,
-)
-def test_a_type_has_a_least_and_a_largest_family(kind: pa.DataType, least: Family, most: Family) -> None:
-    assert of_column(kind) == least
-    assert of_type(kind, most=True) == most
+    ]:
+        with subtests.test(str((kind, least, most))):
+            assert of_column(kind) == least
+            assert of_type(kind, most=True) == most
 
 
 @given(FAMILIES, FAMILIES, FAMILIES)
@@ -160,9 +153,8 @@ def test_families_that_do_not_fit_are_refused(one: Family, other: Family) -> Non
     assert said(one)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "both"),
-    [
+def test_two_families_join_to_one_that_holds_both(subtests: pytest.Subtests) -> None:
+    for one, other, both in [
         ("number float", "number negative", "number float negative"),
         ("number float", "number large", MIXED),
         (NAN, "number negative", "number float negative"),
@@ -187,15 +179,13 @@ def test_families_that_do_not_fit_are_refused(one: Family, other: Family) -> Non
         ),
         (["struct", {"a": "date"}], ["struct", {"a": "time"}], MIXED),
         (["struct", {"a": "date"}], ["struct", {"a": "date", "b": "date"}], MIXED),
-    ],
-)
-def test_two_families_join_to_one_that_holds_both(one: Family, other: Family, both: Family) -> None:
-    assert joined(one, other) == joined(other, one) == both
+    ]:
+        with subtests.test(str((one, other, both))):
+            assert joined(one, other) == joined(other, one) == both
 
 
-@pytest.mark.parametrize(
-    ("family", "text"),
-    [
+def test_a_family_has_a_readable_name(subtests: pytest.Subtests) -> None:
+    for family, text in [
         ("number float large", "number"),
         ("decimal", "decimal"),
         ("timestamp far", "timestamp without a time zone"),
@@ -203,10 +193,9 @@ def test_two_families_join_to_one_that_holds_both(one: Family, other: Family, bo
         ("time", "time of day"),
         (["list", "time"], "list of time of day"),
         (["struct", {"a": "date", "b": ["list", "number"]}], "struct of a: date, b: list of number"),
-    ],
-)
-def test_a_family_has_a_readable_name(family: Family, text: str) -> None:
-    assert said(family) == text
+    ]:
+        with subtests.test(str((family, text))):
+            assert said(family) == text
 
 
 def test_joined_columns_keep_their_order() -> None:
@@ -239,9 +228,8 @@ def test_what_is_new_completes_what_is_known(several: list[dict[str, Family]]) -
     assert known.get("out", {}) == reduce(lambda a, b: join_families({"o": a}, {"o": b})["o"], several, {}) or not known
 
 
-@pytest.mark.parametrize(
-    ("known", "found", "text"),
-    [
+def test_a_refusal_names_the_value_or_the_types(subtests: pytest.Subtests) -> None:
+    for known, found, text in [
         ("number float", "number large", "holds an integer beyond 2^53 in a column that also holds floats"),
         ("number large", "number float", "holds a float in a column that also holds an integer beyond 2^53"),
         ("number large", NAN, "holds a float in a column that also holds an integer beyond 2^53"),
@@ -264,16 +252,14 @@ def test_what_is_new_completes_what_is_known(several: list[dict[str, Family]]) -
             ["struct", {"a": "date", "b": "number huge large"}],
             "holds an integer beyond 2^63-1 in a column",
         ),
-    ],
-)
-def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, text: str) -> None:
-    assert misfits({"x": known}, {"x": found}) == ["x"]
-    assert text in refusal(known, found, "the type")
+    ]:
+        with subtests.test(str((known, found, text))):
+            assert misfits({"x": known}, {"x": found}) == ["x"]
+            assert text in refusal(known, found, "the type")
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_a_malformed_family_is_not_valid(subtests: pytest.Subtests) -> None:
+    for wrong in [
         1,
         "nested",
         "boolean float",
@@ -289,7 +275,6 @@ def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, te
         ["struct", ["number"]],
         ["struct", {}, {}],
         ["list", ["struct", {"a": "number", "b": "nested"}]],
-    ],
-)
-def test_a_malformed_family_is_not_valid(wrong: object) -> None:
-    assert not is_family(wrong)
+    ]:
+        with subtests.test(str(wrong)):
+            assert not is_family(wrong)

@@ -14,9 +14,8 @@ from mops.study.entry_point import EntryPoint, loss_labels
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 
 
-@pytest.mark.parametrize(
-    ("text", "module", "path", "name"),
-    [
+def test_every_form_is_read(subtests: pytest.Subtests) -> None:
+    for text, module, path, name in [
         ("sir", "sir", None, None),
         ("models.sir", "models.sir", None, None),
         ("sir:run", "sir", None, "run"),
@@ -27,15 +26,13 @@ FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative 
         ("models/sir.py:SIR", None, "models/sir.py", "SIR"),
         ("my models/sir-2.py:run", None, "my models/sir-2.py", "run"),
         ("models/sir.py", None, "models/sir.py", None),
-    ],
-)
-def test_every_form_is_read(text: str, module: str | None, path: str | None, name: str | None) -> None:
-    assert EntryPoint.parse(text) == EntryPoint(module, path, name)
+    ]:
+        with subtests.test(str((text, module, path, name))):
+            assert EntryPoint.parse(text) == EntryPoint(module, path, name)
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "hint"),
-    [
+def test_anything_else_is_refused_and_the_hint_lists_the_forms(subtests: pytest.Subtests) -> None:
+    for text, what, hint in [
         ("", "'' is not a module", FORMS),
         (":run", "'' is not a module", FORMS),
         ("sir:", "'' after the colon is not a Python name", FORMS),
@@ -65,15 +62,14 @@ def test_every_form_is_read(text: str, module: str | None, path: str | None, nam
         ("models/../../sir.py:run", "'models/../../sir.py' is outside the project", FORMS),
         ("..\\sir.py:run", "'..\\\\sir.py' is outside the project", FORMS),
         ("C:\\models\\sir.py:run", "'\\\\models\\\\sir.py:run' after the colon is not a Python name", FORMS),
-    ],
-)
-def test_anything_else_is_refused_and_the_hint_lists_the_forms(text: str, what: str, hint: str | None) -> None:
-    with pytest.raises(ModelError) as raised:
-        EntryPoint.parse(text)
-    assert raised.value.what == what
-    assert raised.value.where == text
-    if hint:
-        assert raised.value.hint == hint
+    ]:
+        with subtests.test(str((text, what, hint))):
+            with pytest.raises(ModelError) as raised:
+                EntryPoint.parse(text)
+            assert raised.value.what == what
+            assert raised.value.where == text
+            if hint:
+                assert raised.value.hint == hint
 
 
 def test_a_loss_has_one_label_wherever_it_is_shown() -> None:

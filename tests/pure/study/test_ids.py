@@ -53,10 +53,11 @@ values = st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infini
 params = st.dictionaries(st.text(min_size=1), values, max_size=5)
 
 
-@pytest.mark.parametrize(("text", "identity", "seeds"), VECTORS)
-def test_known_parameters_have_known_identities_and_seeds(text: str, identity: str, seeds: tuple[int, ...]) -> None:
-    assert param_id(json.loads(text)) == identity
-    assert tuple(replicate_seed(identity, i) for i in range(3)) == seeds
+def test_known_parameters_have_known_identities_and_seeds(subtests: pytest.Subtests) -> None:
+    for text, identity, seeds in VECTORS:
+        with subtests.test(str((text, identity, seeds))):
+            assert param_id(json.loads(text)) == identity
+            assert tuple(replicate_seed(identity, i) for i in range(3)) == seeds
 
 
 def test_the_seed_of_a_target_depends_on_parameter_set_and_name() -> None:

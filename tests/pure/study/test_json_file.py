@@ -26,17 +26,17 @@ def test_json_is_read_with_or_without_a_byte_order_mark(tmp_path: Path, encoding
     assert read_json(r'["\ud83d\ude00", "Genève"]', where="x") == ["😀", "Genève"]
 
 
-@pytest.mark.parametrize(("ending", "language"), [("yaml", "YAML"), ("yml", "YAML"), ("toml", "TOML")])
-def test_a_study_in_another_language_is_refused_with_the_way_to_run_it(ending: str, language: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        read_text(Path(f"study.{ending}"), "study")
-    assert raised.value.what == f"this study file is {language}, and mops reads JSON"
-    assert "convert it to study.json" in str(raised.value.hint)
+def test_a_study_in_another_language_is_refused_with_the_way_to_run_it(subtests: pytest.Subtests) -> None:
+    for ending, language in [("yaml", "YAML"), ("yml", "YAML"), ("toml", "TOML")]:
+        with subtests.test(str((ending, language))):
+            with pytest.raises(UsageError) as raised:
+                read_text(Path(f"study.{ending}"), "study")
+            assert raised.value.what == f"this study file is {language}, and mops reads JSON"
+            assert "convert it to study.json" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "message"),
-    [
+def test_text_that_is_not_strict_json_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
+    for text, path, message in [
         ("", "line 1, column 1", "Expecting value"),
         ('{\n "a": 1,\n}', "line 2, column 8", "the last entry has a comma after it; remove the comma"),
         ('{"sets": [1],}', "line 1, column 13", "the last entry has a comma after it; remove the comma"),
@@ -59,11 +59,10 @@ def test_a_study_in_another_language_is_refused_with_the_way_to_run_it(ending: s
         ("[" * 100_000, "$", "lists and objects are nested too deeply"),
         ('{"sets": [' + "[" * 200_000, "$", "lists and objects are nested too deeply"),
         ('{"sets": [' + "9" * 5000 + "]}", "$", "a number is too long"),
-    ],
-)
-def test_text_that_is_not_strict_json_is_refused_with_its_place(text: str, path: str, message: str) -> None:
-    ((found_path, found),) = faults(text)
-    assert (found_path, found[: len(message)]) == (path, message)
+    ]:
+        with subtests.test(str((text, path, message))):
+            ((found_path, found),) = faults(text)
+            assert (found_path, found[: len(message)]) == (path, message)
 
 
 def test_all_problems_are_listed_at_once() -> None:

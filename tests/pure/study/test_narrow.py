@@ -61,7 +61,8 @@ def test_the_surroundings_are_a_space_that_holds_the_sets(sets: list[dict[str, A
                 assert each[name] in entry.values
 
 
-@pytest.mark.parametrize("wrong", [{"x": 11.0}, {"x": None}, {"x": "4"}, {"kind": "d"}, {"fixed": 4}])
-def test_sets_outside_of_the_space_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=f"have a value of '{next(iter(wrong))}' that the space lacks"):
-        near({"x": 4.0, "rate": 0.01, "n": 20, "kind": "c", "fixed": 3, **wrong})
+def test_sets_outside_of_the_space_are_refused(subtests: pytest.Subtests) -> None:
+    for wrong in [{"x": 11.0}, {"x": None}, {"x": "4"}, {"kind": "d"}, {"fixed": 4}]:
+        outside = pytest.raises(UsageError, match=f"have a value of '{next(iter(wrong))}' that the space lacks")
+        with subtests.test(str(wrong)), outside:
+            near({"x": 4.0, "rate": 0.01, "n": 20, "kind": "c", "fixed": 3, **wrong})

@@ -102,51 +102,52 @@ def as_table(entries: list[Entry], n: int, folder: Path) -> Study:
     return parse_study(source.data, where="", folder=folder)
 
 
-@pytest.mark.parametrize("number", range(12))
-@pytest.mark.parametrize("path", [as_json, as_list, as_csv, as_parquet, as_table])
-def test_ids_and_seeds_are_those_of_the_contract(path: Any, number: int, tmp_path: Path) -> None:
-    rng = random.Random(number)
-    for _ in range(5):
-        entries = entries_of(rng, mixed=path in (as_json, as_list, as_csv))
-        n = rng.choice([1, 3])
-        groups = path(entries, n, tmp_path).groups
-        found = groups.groups(range(len(groups)))
-        assert [(one.param_id, one.params, one.seeds) for one in found] == expected(entries, n)
-        assert [repr(one.params[k]) for one in found for k in sorted(one.params)] == [
-            repr(params[k]) for _, params, _ in expected(entries, n) for k in sorted(params)
-        ], "-0.0 and 1.0 stay"
+def test_ids_and_seeds_are_those_of_the_contract(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for number in range(12):
+        for path in [as_json, as_list, as_csv, as_parquet, as_table]:
+            with subtests.test(str((number, path))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                rng = random.Random(number)
+                for _ in range(5):
+                    entries = entries_of(rng, mixed=path in (as_json, as_list, as_csv))
+                    n = rng.choice([1, 3])
+                    groups = path(entries, n, folder).groups
+                    found = groups.groups(range(len(groups)))
+                    assert [(one.param_id, one.params, one.seeds) for one in found] == expected(entries, n)
+                    assert [repr(one.params[k]) for one in found for k in sorted(one.params)] == [
+                        repr(params[k]) for _, params, _ in expected(entries, n) for k in sorted(params)
+                    ], "-0.0 and 1.0 stay"
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None, [1], {"a": 1}, "\ud800"])
-def test_other_values_are_refused_by_name(bad: object) -> None:
-    with pytest.raises(StudyError) as refused:
-        parse_study({"model": "m:f", "parameter_sets": [{"beta": 1}, {"beta": bad}]}, where="")
-    assert [problem.path for problem in refused.value.problems] == ["$.parameter_sets[1].beta"]
+def test_a_cell_that_is_not_finite_is_refused_by_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, cell in enumerate(["NaN", "inf", "-Infinity"]):
+        with subtests.test(str(cell)):
+            here = tmp_path / str(n_case)
+            here.mkdir()
+            (here / "sets.csv").write_text(f"beta\n1.0\n{cell}\n")
+            with pytest.raises(StudyError) as refused:
+                parse_study({"model": "m:f", "parameter_sets": "sets.csv"}, where="", folder=here)
+            assert [problem.path for problem in refused.value.problems] == ["sets.csv, line 3, column 'beta'"]
 
 
-@pytest.mark.parametrize("cell", ["NaN", "inf", "-Infinity"])
-def test_a_cell_that_is_not_finite_is_refused_by_place(cell: str, tmp_path: Path) -> None:
-    (tmp_path / "sets.csv").write_text(f"beta\n1.0\n{cell}\n")
-    with pytest.raises(StudyError) as refused:
-        parse_study({"model": "m:f", "parameter_sets": "sets.csv"}, where="", folder=tmp_path)
-    assert [problem.path for problem in refused.value.problems] == ["sets.csv, line 3, column 'beta'"]
-
-
-@pytest.mark.parametrize(
-    ("columns", "place"),
-    [
-        ({"beta": [1.0, float("nan")]}, "$.parameter_sets[1].beta"),
-        ({"beta": pa.array([1.0, float("nan")]).dictionary_encode()}, "$.parameter_sets[1].beta"),
-        ({"beta": [1.0, 2.0], "seed": [1, -1]}, "$.parameter_sets[1].seed"),
-        ({"beta": [1.0, 2.0], "seed": [None, 1.0]}, "$.parameter_sets[1].seed"),
-        ({"beta": [None, [1]]}, "$.parameter_sets[1].beta"),
-    ],
-)
-def test_a_table_with_a_wrong_value_is_refused_by_place(columns: dict[str, Any], place: str, tmp_path: Path) -> None:
-    source = given_study({"model": "m:f", "parameter_sets": pa.table(columns)}, tmp_path)
-    with pytest.raises(StudyError) as refused:
-        parse_study(source.data, where="")
-    assert [problem.path for problem in refused.value.problems] == [place]
+def test_a_table_with_a_wrong_value_is_refused_by_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, (columns, place) in enumerate(
+        [
+            ({"beta": [1.0, float("nan")]}, "$.parameter_sets[1].beta"),
+            ({"beta": pa.array([1.0, float("nan")]).dictionary_encode()}, "$.parameter_sets[1].beta"),
+            ({"beta": [1.0, 2.0], "seed": [1, -1]}, "$.parameter_sets[1].seed"),
+            ({"beta": [1.0, 2.0], "seed": [None, 1.0]}, "$.parameter_sets[1].seed"),
+            ({"beta": [None, [1]]}, "$.parameter_sets[1].beta"),
+        ]
+    ):
+        with subtests.test(str((columns, place))):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            source = given_study({"model": "m:f", "parameter_sets": pa.table(columns)}, folder)
+            with pytest.raises(StudyError) as refused:
+                parse_study(source.data, where="")
+            assert [problem.path for problem in refused.value.problems] == [place]
 
 
 def test_a_parameter_with_1_and_1_0_is_not_the_same_in_all_sets() -> None:
@@ -155,22 +156,28 @@ def test_a_parameter_with_1_and_1_0_is_not_the_same_in_all_sets() -> None:
     assert parse_study({"model": "m:f", "parameter_sets": sets}, where="").groups.constants == {"where": '"Genève"'}
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_the_stored_study_of_a_table_with_an_empty_chunk_is_json(place: int, tmp_path: Path) -> None:
-    chunks = [pa.table({"beta": [1, 2]}), pa.table({"beta": [3]})]
-    chunks.insert(place, chunks[0].slice(0, 0))
-    source = given_study({"model": "m:f", "parameter_sets": pa.concat_tables(chunks)}, tmp_path)
-    assert json.loads(source.text)["parameter_sets"] == [{"beta": 1}, {"beta": 2}, {"beta": 3}]
+def test_the_stored_study_of_a_table_with_an_empty_chunk_is_json(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, place in enumerate(range(3)):
+        with subtests.test(str(place)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            chunks = [pa.table({"beta": [1, 2]}), pa.table({"beta": [3]})]
+            chunks.insert(place, chunks[0].slice(0, 0))
+            source = given_study({"model": "m:f", "parameter_sets": pa.concat_tables(chunks)}, folder)
+            assert json.loads(source.text)["parameter_sets"] == [{"beta": 1}, {"beta": 2}, {"beta": 3}]
 
 
-@pytest.mark.parametrize("values", [["a", "b"], ["a", None]])
-@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["b", "a"])], ids=["categories", "enum"])
-def test_categories_of_polars_are_texts(kind: Any, values: list[str | None], tmp_path: Path) -> None:
-    frame = pl.DataFrame({"beta": [1, 2], "policy": pl.Series(values, dtype=kind)})
-    source = given_study({"model": "m:f", "parameter_sets": frame}, tmp_path)
-    groups = parse_study(source.data, where="").groups
-    found = [one.params.get("policy") for one in groups.groups(range(2))]
-    assert found == values
+def test_categories_of_polars_are_texts(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for values in [["a", "b"], ["a", None]]:
+        for kind in [pl.Categorical, pl.Enum(["b", "a"])]:
+            with subtests.test(str((values, kind))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                frame = pl.DataFrame({"beta": [1, 2], "policy": pl.Series(values, dtype=kind)})
+                source = given_study({"model": "m:f", "parameter_sets": frame}, folder)
+                groups = parse_study(source.data, where="").groups
+                found = [one.params.get("policy") for one in groups.groups(range(2))]
+                assert found == values
 
 
 def test_a_column_without_a_value_is_no_parameter(tmp_path: Path) -> None:

@@ -77,21 +77,25 @@ WRONG: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "path", "message"), WRONG)
-def test_a_wrong_entry_is_refused_at_its_path(entry: Any, path: str, message: str) -> None:
-    with pytest.raises(StudyError) as raised:
-        parse_space({"beta": entry}, where="space.json")
-    assert [(problem.path, problem.message) for problem in raised.value.problems] == [(f"$.beta{path}", message)]
-    assert (raised.value.what, raised.value.where) == ("the space is not valid", "space.json")
+def test_a_wrong_entry_is_refused_at_its_path(subtests: pytest.Subtests) -> None:
+    for entry, path, message in WRONG:
+        with subtests.test(str((entry, path, message))):
+            with pytest.raises(StudyError) as raised:
+                parse_space({"beta": entry}, where="space.json")
+            assert [(problem.path, problem.message) for problem in raised.value.problems] == [
+                (f"$.beta{path}", message)
+            ]
+            assert (raised.value.what, raised.value.where) == ("the space is not valid", "space.json")
 
 
-@pytest.mark.parametrize(("data", "called"), [([], "an empty list"), ({}, "an object"), (3, "3")])
-def test_a_file_that_holds_no_space_is_refused(data: object, called: str) -> None:
-    with pytest.raises(StudyError) as raised:
-        parse_space(data, where="space.json")
-    assert str(raised.value.problems[0]) == (
-        f'$: a space is a JSON object like {{"beta": {{"min": 0.1, "max": 0.5}}}}, not {called}'
-    )
+def test_a_file_that_holds_no_space_is_refused(subtests: pytest.Subtests) -> None:
+    for data, called in [([], "an empty list"), ({}, "an object"), (3, "3")]:
+        with subtests.test(str((data, called))):
+            with pytest.raises(StudyError) as raised:
+                parse_space(data, where="space.json")
+            assert str(raised.value.problems[0]) == (
+                f'$: a space is a JSON object like {{"beta": {{"min": 0.1, "max": 0.5}}}}, not {called}'
+            )
 
 
 @pytest.mark.parametrize("method", ["sobol", "lhs"])
@@ -185,11 +189,12 @@ def test_a_grid_that_is_too_large_is_refused_with_its_size() -> None:
     )
 
 
-@pytest.mark.parametrize("n", [None, 0, -1, 10_000_001])
-def test_an_invalid_number_of_sets_is_refused(n: int | None) -> None:
-    with pytest.raises(UsageError) as raised:
-        sets(SPACE, "sobol", n)
-    assert raised.value.where == "-n"
+def test_an_invalid_number_of_sets_is_refused(subtests: pytest.Subtests) -> None:
+    for n in [None, 0, -1, 10_000_001]:
+        with subtests.test(str(n)):
+            with pytest.raises(UsageError) as raised:
+                sets(SPACE, "sobol", n)
+            assert raised.value.where == "-n"
 
 
 def test_a_space_in_which_nothing_varies_is_refused() -> None:

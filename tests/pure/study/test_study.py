@@ -80,16 +80,18 @@ def test_every_key_of_a_study_is_kept() -> None:
     assert got.warnings == ()
 
 
-@pytest.mark.parametrize("model", ["sir", "models.sir", "sir:run", "models.sir:SIR", "models/sir.py:SIR"])
-def test_every_form_of_a_model_is_kept_as_written(model: str) -> None:
-    assert parse(model=model).model == model
+def test_every_form_of_a_model_is_kept_as_written(subtests: pytest.Subtests) -> None:
+    for model in ["sir", "models.sir", "sir:run", "models.sir:SIR", "models/sir.py:SIR"]:
+        with subtests.test(str(model)):
+            assert parse(model=model).model == model
 
 
-@pytest.mark.parametrize("key", ["outputs", "targets", "sampling_method", "metadata", "kind"])
-def test_null_means_the_same_as_absent(key: str) -> None:
-    got, least = parse(**{key: None}), parse()
-    assert groups(got) == groups(least)
-    assert replace(got, groups=least.groups) == least
+def test_null_means_the_same_as_absent(subtests: pytest.Subtests) -> None:
+    for key in ["outputs", "targets", "sampling_method", "metadata", "kind"]:
+        with subtests.test(str(key)):
+            got, least = parse(**{key: None}), parse()
+            assert groups(got) == groups(least)
+            assert replace(got, groups=least.groups) == least
 
 
 def test_an_empty_list_of_targets_means_the_registered_ones() -> None:
@@ -113,11 +115,12 @@ def test_every_form_of_a_parameter_set_is_read_and_forms_may_be_mixed() -> None:
     assert got.warnings == ()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**53 + 1, 2**64 - 1])
-def test_seeds_from_0_to_64_bits_are_kept_exactly(seed: int) -> None:
-    text = json.dumps(study(parameter_sets=[{"params": {"beta": 1}, "seed": seed}], n_replicates=5))
-    got = parse_study(read_json(text, where="study.json"), where="study.json")
-    assert got.groups.group(0).seeds == (seed,)
+def test_seeds_from_0_to_64_bits_are_kept_exactly(subtests: pytest.Subtests) -> None:
+    for seed in [0, 1, 2**32, 2**53 + 1, 2**64 - 1]:
+        with subtests.test(str(seed)):
+            text = json.dumps(study(parameter_sets=[{"params": {"beta": 1}, "seed": seed}], n_replicates=5))
+            got = parse_study(read_json(text, where="study.json"), where="study.json")
+            assert got.groups.group(0).seeds == (seed,)
 
 
 def test_values_keep_their_types() -> None:
@@ -188,27 +191,6 @@ def test_a_warning_about_many_entries_names_five_and_counts_the_rest() -> None:
     assert "$.parameter_sets[5] and 1,002 more: the same parameters" in warning
 
 
-entries = st.fixed_dictionaries(
-    {"params": st.dictionaries(st.sampled_from("ab"), st.integers(0, 1), min_size=1)},
-    optional={"seed": st.none() | st.integers(0, 3)},
-)
-
-
-@given(st.lists(entries, min_size=1, max_size=12), st.integers(1, 3))
-def test_every_simulation_is_in_exactly_one_group(sets: list[dict[str, Any]], n_replicates: int) -> None:
-    got = parse(parameter_sets=sets, n_replicates=n_replicates)
-    wanted = set()
-    for entry in sets:
-        identity = param_id(entry["params"])
-        own = entry.get("seed")
-        seeds = [own] if own is not None else [replicate_seed(identity, i) for i in range(n_replicates)]
-        wanted |= {(identity, seed) for seed in seeds}
-    found = [(group.param_id, seed) for group in groups(got) for seed in group.seeds]
-    assert len(found) == len(set(found)) == got.n_simulations
-    assert set(found) == wanted
-    assert [group.index for group in groups(got)] == list(range(len(got.groups)))
-
-
 def test_a_hundred_thousand_sets_are_parsed() -> None:
     """A quadratic search for problems, seeds or groups would take longer than the time limit."""
     sets = [{"params": {"beta": n / 7, "gamma": 0.1}, "seed": n} for n in range(100_000)]
@@ -239,18 +221,22 @@ WRAPPED = '{"params": {...}, "seed": 7}'
 SET = "$.parameter_sets[0]"
 
 
-@pytest.mark.parametrize(
-    ("data", "called"),
-    [(None, "null"), ([], "an empty list"), ([{"beta": 1}], "a list"), ("study", "'study'"), (3, "3"), (True, "true")],
-)
-def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> None:
-    expected = f"a study is a JSON object with 'model' and 'parameter_sets', not {called}"
-    assert problems(data) == [("$", expected)]
+def test_a_file_that_holds_no_object_is_refused(subtests: pytest.Subtests) -> None:
+    for data, called in [
+        (None, "null"),
+        ([], "an empty list"),
+        ([{"beta": 1}], "a list"),
+        ("study", "'study'"),
+        (3, "3"),
+        (True, "true"),
+    ]:
+        with subtests.test(str((data, called))):
+            expected = f"a study is a JSON object with 'model' and 'parameter_sets', not {called}"
+            assert problems(data) == [("$", expected)]
 
 
-@pytest.mark.parametrize(
-    ("keys", "path", "message"),
-    [
+def test_an_invalid_value_is_refused_with_its_path(subtests: pytest.Subtests) -> None:
+    for keys, path, message in [
         ({"model": ABSENT}, "$.model", f"missing; {NAME_CODE}"),
         ({"model": None}, "$.model", f"null is not a string; {NAME_CODE}"),
         ({"model": 3}, "$.model", f"3 is not a string; {NAME_CODE}"),
@@ -354,10 +340,9 @@ def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> No
                 ([7], "a list"),
             ]
         ),
-    ],
-)
-def test_an_invalid_value_is_refused_with_its_path(keys: dict[str, Any], path: str, message: str) -> None:
-    assert problems(study(**keys)) == [(path, message)]
+    ]:
+        with subtests.test(str((keys, path, message))):
+            assert problems(study(**keys)) == [(path, message)]
 
 
 @pytest.mark.parametrize("n", [1_000_001, 10**30])
@@ -375,23 +360,21 @@ def test_more_simulations_than_a_study_may_have_are_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("data", "path"),
-    [
+def test_a_calibration_is_refused_with_one_hint(subtests: pytest.Subtests) -> None:
+    for data, path in [
         ({"kind": "CalibrationSpec", "model": "sir"}, "$.kind"),
         ({"kind": "CalibrationSpec", "algorithm": "optuna"}, "$.kind"),
         (study(algorithm="optuna"), "$.algorithm"),
         (study(algorithm=None, n_replicates=0), "$.algorithm"),
         (study(kind="SimulationStudy", algorithm="optuna"), "$.algorithm"),
-    ],
-)
-def test_a_calibration_is_refused_with_one_hint(data: dict[str, Any], path: str) -> None:
-    assert problems(data) == [(path, CALIBRATION)]
+    ]:
+        with subtests.test(str((data, path))):
+            assert problems(data) == [(path, CALIBRATION)]
 
 
-@pytest.mark.parametrize(
-    ("key", "near"),
-    [
+def test_a_misspelled_key_is_an_error_and_any_other_unknown_key_a_warning(subtests: pytest.Subtests) -> None:
+    """Ignoring unknown keys ran n_replicate: 100 as one replicate."""
+    for key, near in [
         ("parametersets", "parameter_sets"),
         ("parameter_set", "parameter_sets"),
         ("parameter-sets", "parameter_sets"),
@@ -409,15 +392,13 @@ def test_a_calibration_is_refused_with_one_hint(data: dict[str, Any], path: str)
         ("note", None),
         ("description", None),
         ("$schema", None),
-    ],
-)
-def test_a_misspelled_key_is_an_error_and_any_other_unknown_key_a_warning(key: str, near: str | None) -> None:
-    """Ignoring unknown keys ran n_replicate: 100 as one replicate."""
-    path = f"$.{key}" if key.isidentifier() else f'$["{key}"]'
-    if near:
-        assert problems(study(**{key: 3})) == [(path, f"unknown key; did you mean {near!r}?")]
-    else:
-        assert parse(**{key: 3}).warnings == (f"{path}: unknown key, kept with the job and not used",)
+    ]:
+        with subtests.test(str((key, near))):
+            path = f"$.{key}" if key.isidentifier() else f'$["{key}"]'
+            if near:
+                assert problems(study(**{key: 3})) == [(path, f"unknown key; did you mean {near!r}?")]
+            else:
+                assert parse(**{key: 3}).warnings == (f"{path}: unknown key, kept with the job and not used",)
 
 
 def test_unknown_keys_of_parameter_sets_are_a_warning() -> None:
@@ -507,10 +488,11 @@ def test_one_set_has_no_constants() -> None:
     assert (found.groups.constants, found.warnings) == ({}, ())
 
 
-@pytest.mark.parametrize("key", ["timeout", "sim_timeout", "memory", "retries"])
-def test_a_limit_outside_of_limits_is_an_error(key):
+def test_a_limit_outside_of_limits_is_an_error(subtests: pytest.Subtests) -> None:
     """It was kept as an unknown key, and the study ran without a limit."""
-    with pytest.raises(StudyError) as refused:
-        parse(**{key: 3})
-    limit = key.removeprefix("sim_")
-    assert f'$.{key}: a limit belongs in "limits"; write "limits": {{"{limit}": ...}}' in str(refused.value)
+    for key in ["timeout", "sim_timeout", "memory", "retries"]:
+        with subtests.test(str(key)):
+            with pytest.raises(StudyError) as refused:
+                parse(**{key: 3})
+            limit = key.removeprefix("sim_")
+            assert f'$.{key}: a limit belongs in "limits"; write "limits": {{"{limit}": ...}}' in str(refused.value)
