@@ -286,7 +286,7 @@ def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, ove
 
 def create_folder(folder: Path) -> None:
     """Create a folder for results. Git and bundles leave it out: the next study needs no results."""
-    if not folder.exists():
+    if not folder.is_dir():
         folder.mkdir(parents=True)
         (folder / ".gitignore").write_text(RESULTS, encoding="utf-8")
 
