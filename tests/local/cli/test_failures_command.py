@@ -163,9 +163,3 @@ def test_a_job_without_failures_says_so(finished: tuple[CommandLab, str]) -> Non
     ran = lab.run("jobs", "failures", job)
     assert (ran.code, ran.out) == (0, "no failures: 4 of 4 simulations are good\n")
     assert lab.run("jobs", "failures", job, "--json").json["causes"] == []
-
-
-def test_a_job_that_does_not_exist_is_an_error(lab: CommandLab) -> None:
-    ran = lab.run("jobs", "failures", "nothing")
-    assert (ran.code, ran.out) == (2, "")
-    assert "error: job 'nothing' does not exist" in ran.err
