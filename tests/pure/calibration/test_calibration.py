@@ -112,9 +112,8 @@ def test_an_option_that_is_none_is_not_given() -> None:
     assert plan_of({"n": None, "ess": None}) == plan_of({})  # type: ignore[typeddict-item]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_options_that_are_not_possible_are_refused(subtests: pytest.Subtests) -> None:
+    for options, said in [
         ({"n": 0}, "n is 0"),
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"ess": -1}, "ess is -1"),
@@ -125,11 +124,9 @@ def test_an_option_that_is_none_is_not_given() -> None:
         ({"objectives": ["a", "b"]}, "the method 'importance' has one objective"),
         ({"method": "nsga2", "weights": {"a": 2}}, "objectives have no weights"),
         ({"method": "tpe", "objectives": ["a", "a"]}, "a loss is named twice"),
-    ],
-)
-def test_options_that_are_not_possible_are_refused(options: CalibrateOptions, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        plan_of(options)
+    ]:
+        with subtests.test(options=options, said=said), pytest.raises(UsageError, match=said):
+            plan_of(options)
 
 
 def test_an_unknown_option_is_a_type_error() -> None:

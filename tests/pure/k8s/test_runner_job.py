@@ -111,13 +111,14 @@ def test_a_pod_gets_the_job_and_the_request_as_arguments() -> None:
     assert container_of(job(asked="3-9f3c"))["args"][-2:] == ["--asked", "3-9f3c"]
 
 
-@pytest.mark.parametrize("seconds", [10, 60, 3600])
-def test_a_runner_knows_the_grace_period_of_its_pod(seconds: int) -> None:
+def test_a_runner_knows_the_grace_period_of_its_pod(subtests: pytest.Subtests) -> None:
     """Simulations got 10 s, whatever the values of the chart said."""
-    manifest = job(POD.model_copy(update={"grace_s": seconds}))
-    assert pod_of(manifest)["terminationGracePeriodSeconds"] == seconds
-    args = container_of(manifest)["args"]
-    assert args[args.index("--grace") + 1] == str(seconds)
+    for seconds in [10, 60, 3600]:
+        with subtests.test(seconds=seconds):
+            manifest = job(POD.model_copy(update={"grace_s": seconds}))
+            assert pod_of(manifest)["terminationGracePeriodSeconds"] == seconds
+            args = container_of(manifest)["args"]
+            assert args[args.index("--grace") + 1] == str(seconds)
 
 
 @given(st.floats(1, 1e6))
