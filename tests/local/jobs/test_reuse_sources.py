@@ -202,7 +202,7 @@ def test_a_warning_names_only_a_job_whose_simulations_run_again(
 def test_reports_do_not_change_the_project(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Regression: a report in the project was a new file of the model for --reuse and rescore."""
     first = submit("first")
-    first.report().save(project / "report.html")
+    first.report().save(project / "report-first.html")
     second = submit("second", reuse=True)
     assert second.record.bundle == first.record.bundle
     assert n_reused(second) == 1

@@ -21,7 +21,7 @@ from mops.service.overview import Dask, ServiceOverview, WorkerView, joined, ove
 NEW, OLD = {"mops": "2", "Python": "3.13"}, {"mops": "1", "Python": "3.11"}
 A, B = PodState("running", name="worker-a", ready=True), PodState("unschedulable", "no room", name="worker-b")
 DASK_A = ConnectedWorker("worker-a", "tcp://10.0.0.1:1", 2, 100, 50)
-WORKER = Worker("tcp://10.0.0.1:1", "worker-a", 2, 100, 200, 40, False, False, "65536", NEW)
+WORKER = Worker("tcp://10.0.0.1:1", 2, 100, 200, 40, False, False, "65536", NEW)
 
 
 def test_pods_and_workers_are_joined_by_name() -> None:
