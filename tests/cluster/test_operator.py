@@ -33,13 +33,6 @@ def test_a_quota_of_jobs_refuses_a_submit_and_leaves_no_job(operated: Service) -
     operated.wait("refused")
 
 
-def test_a_queue_without_kueue_is_reported_and_the_job_runs(operated: Service) -> None:
-    study = write_study(operated, "unqueued", sets=2, seconds=0)
-    told = operated.mops("jobs", "submit", study, "--name", "unqueued", "--queue", "small")
-    assert "no Kueue has taken the job into queue 'small': it starts at once" in told.err
-    operated.wait("unqueued")
-
-
 def test_helm_test_says_why_runners_cannot_write_to_the_storage(operated: Service) -> None:
     reading = {"runner": {"existingSecret": "storage-workers"}}  # a token that only reads
     storage = operated.values["storage"]

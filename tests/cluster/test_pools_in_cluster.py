@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -55,16 +54,6 @@ def test_a_job_runs_on_the_pool_that_it_names(pooled: Service) -> None:
     rows = pooled.job("named").outputs("output").to_arrow().to_pylist()
     assert len(rows) == 16
     assert all(row["pod"].startswith("mops-worker-large-") for row in rows)
-
-
-def test_an_unknown_pool_is_refused_before_anything_is_written(pooled: Service) -> None:
-    study = write_study(pooled, "typo", sets=2, seconds=0)
-    told = pooled.mops("jobs", "submit", study, "--name", "typo", "--pool", "lareg", code=2)
-    assert "this service has no pool 'lareg' of workers" in told.err
-    assert "did you mean 'large'?" in told.err
-    assert "typo" not in [job["job"] for job in json.loads(pooled.mops("jobs", "list", "--json").out)]
-    told = pooled.mops("jobs", "submit", study, "--name", "typo", MODELOPS_JOB_POOL="lareg", code=2)
-    assert "MODELOPS_JOB_POOL" in told.err
 
 
 def test_a_job_without_a_pool_runs_on_the_other_workers(pooled: Service) -> None:

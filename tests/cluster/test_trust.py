@@ -182,7 +182,7 @@ def test_a_modeller_has_exactly_the_rights_of_the_role(service: Service) -> None
 def test_a_model_has_at_most_the_rights_of_a_runner(service: Service) -> None:
     rights = MAY["mops-worker"] | MAY["mops-runner"]
     assert not {(verb, kind) for verb, kind in rights if verb not in ("get", "list", "watch") or "secrets" in kind}
-    for account in ("mops-worker", "mops-runner"):
+    for account in MAY:
         assert allowed(service, f"system:serviceaccount:{service.namespace}:{account}") == MAY[account]
 
 

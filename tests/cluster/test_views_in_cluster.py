@@ -311,17 +311,6 @@ def test_the_dashboard_serves_the_pages_of_dask_until_ctrl_c(service: Service) -
     assert not answers(url)
 
 
-def test_a_port_in_use_is_an_error(service: Service) -> None:
-    with dashboard(service) as (_, url):
-        port = url.rpartition(":")[2].partition("/")[0]
-        told = service.mops("dashboard", "--port", port, code=2)
-    assert told.err.splitlines() == [
-        f"error: port {port} of this machine is in use",
-        f"  at: 127.0.0.1:{port}",
-        "hint: choose another port with --port",
-    ]
-
-
 def test_the_dashboard_reconnects_to_a_new_scheduler(service: Service) -> None:
     with dashboard(service) as (process, url):
         assert get(url) == 200

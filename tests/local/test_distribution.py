@@ -70,7 +70,7 @@ def test_no_text_installs_the_other_project_called_mops() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("line", ["pip install mops", "pip install 'mops[dedicated]'", "uv add mops==0.1"])
-def test_the_search_finds_every_form_of_the_command(line: str) -> None:
+def test_the_search_finds_every_form_of_the_command() -> None:
     """The test above would pass if its pattern matched nothing."""
-    assert INSTALLS_MOPS.search(line)
+    for line in ("pip install mops", "pip install 'mops[dedicated]'", "uv add mops==0.1"):
+        assert INSTALLS_MOPS.search(line)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ from waiting import until
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook" / "walks.ipynb"
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}  # else a dialog lies over the notebook
 PATIENCE_MS = 120_000
 
@@ -115,17 +113,6 @@ def choose(page: Page, menu: str, command: str) -> None:
 def run(cell: Locator) -> None:
     cell.locator(".cm-content").click()
     cell.page.keyboard.press("Shift+Enter")
-
-
-@pytest.mark.timeout(600)
-def test_the_example_shows_its_progress_and_the_best_sets(lab: Lab, browser: Browser) -> None:
-    shutil.copy(EXAMPLE, lab.folder)
-    with lab.opened(browser, EXAMPLE.name) as page:
-        choose(page, "Run", "runmenu:run-all")
-        page.get_by_text("120 of 120 simulations, 0 failed, 0 left").wait_for()
-        best = page.locator(".jp-CodeCell").last.locator("tbody tr").first
-        best.wait_for()
-        assert "0.1" in best.inner_text()
 
 
 @pytest.mark.timeout(600)

@@ -1,29 +1,17 @@
-"""The example notebook runs in a real kernel: progress, results, a second run, an interrupt."""
+"""The example notebook runs in a real kernel: progress, results, a second run."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
-from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 import mops
-from waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook"
-
-SLOW = """
-def simulate(params, seed):
-    open(params["folder"] + "/started", "w").close()
-    time.sleep(60)
-    return {"y": [1]}
-"""
 
 
 @pytest.fixture
@@ -82,29 +70,3 @@ def test_a_failure_in_a_cell_names_the_cell_and_shows_the_line(tmp_path: Path) -
     (cause,) = mops.open_job("j", tmp_path / "mops-storage", local=True).causes().to_arrow().to_pylist()
     assert cause["place"] == "cell of simulate:8 in simulate"
     assert 'raise ValueError("x is too large")' in cause["traceback"]
-    cells.insert(0, nbformat.v4.new_code_cell("before = 1"))  # the cell has another number now, and a new kernel
-    run(nbformat.v4.new_notebook(cells=cells), tmp_path)
-
-
-@contextmanager
-def kernel(folder: Path) -> Iterator[tuple[Any, Any]]:
-    manager, client = start_new_kernel(cwd=str(folder))
-    try:
-        yield manager, client
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel()
-
-
-@pytest.mark.timeout(240)
-def test_an_interrupt_of_a_cell_stops_the_job_and_keeps_it(folder: Path) -> None:
-    with kernel(folder) as (manager, client):
-        (folder / "slow.py").write_text(f"import time\n\n\n{SLOW}")
-        sets = [{"x": x, "folder": str(folder)} for x in range(3)]
-        submit = f"mops.submit(model=slow.simulate, sets={sets}, name='slow', local=True)"
-        client.execute(f"import mops\nimport slow\n{submit}")
-        until((folder / "started").exists)
-        manager.interrupt_kernel()
-        until(lambda: "KeyboardInterrupt" in str(client.get_iopub_msg(timeout=60)["content"]))
-    job = mops.open_job("slow", folder / "mops-storage", local=True)
-    assert job.status().state == "cancelled"

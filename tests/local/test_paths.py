@@ -66,15 +66,16 @@ GIVEN: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("given", GIVEN)
-def test_an_invalid_path_is_a_usage_error_and_no_traceback(folder: Path, given: str) -> None:
+def test_an_invalid_path_is_a_usage_error_and_no_traceback(folder: Path, subtests: pytest.Subtests) -> None:
     """A name of 300 characters for the file of parameter sets ended in a raw OSError."""
-    for bad, path in BAD.items():
-        try:
-            GIVEN[given](path)
-        except UsageError as error:
-            said = str(error)
-        else:
-            said = ""  # a storage may have this name
-            assert bad == "an unknown home"
-        assert all(len(line) < 500 for line in said.splitlines()), bad
+    for given in GIVEN:
+        with subtests.test(given=given):
+            for bad, path in BAD.items():
+                try:
+                    GIVEN[given](path)
+                except UsageError as error:
+                    said = str(error)
+                else:
+                    said = ""  # a storage may have this name
+                    assert bad == "an unknown home"
+                assert all(len(line) < 500 for line in said.splitlines()), bad

@@ -48,29 +48,3 @@ def test_a_peer_that_runs_in_one_round_is_compared_within_that_round() -> None:
     both = result([{"mops": 1.0, "dask, strict": 10.0}, {"mops": 2.0}])
     assert REPORT["advantage"](both, "dask, strict") == "10.00"
     assert "Medians of 2 interleaved rounds (dask, strict: one round); " in REPORT["caption"](both)
-
-
-def test_a_row_has_the_cpu_time_of_a_simulation_and_the_time_over_the_ideal() -> None:
-    assert REPORT["row"](ALL, "mops") == ["0 ms, 64 KiB", "mops", "1,000", "2.00", "", "2,000", "3", "0.50"]
-
-
-def test_the_caption_names_a_program_that_is_not_installed() -> None:
-    without = result([dict.fromkeys(TUNED, 1.0)])
-    assert "missing" not in REPORT["caption"](without)
-    del without["rounds"][0]["ray"]
-    assert REPORT["caption"](without).endswith("ray was not installed, so its row is missing.")
-
-
-def test_captions_say_commit_date_and_machine_once_or_for_each_series() -> None:
-    once = REPORT["captions"]([ALL, ALL])
-    assert once.startswith("One round; commit 0123456789, 2026-01-31; 2 cores (Abacus), 24 GiB;")
-    later = {**ALL, "case": "1 ms", "machine": {**MACHINE, "commit": "abcdef"}}
-    lines = [line for line in REPORT["captions"]([ALL, later]).splitlines() if line.startswith("- ")]
-    assert [line.split(";")[0] for line in lines] == ["- 0 ms, 64 KiB: One round", "- 1 ms: One round"]
-
-
-def test_the_table_for_users_has_one_row_for_each_program() -> None:
-    head, _, *rows = REPORT["users_table"]([ALL, {**ALL, "case": "1 ms"}]).splitlines()
-    assert head == "| simulations/s | 0 ms, 64 KiB | 1 ms | peak memory, MiB (0 ms, 64 KiB) |"
-    assert rows[0] == "| mops | 1,000 | 1,000 | 3 |"
-    assert len(rows) == len(TUNED) + 1

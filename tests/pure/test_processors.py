@@ -24,9 +24,11 @@ def test_mops_counts_no_more_than_dask_does() -> None:
     assert 1 <= n_processors() <= cpu_count()
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
+def test_the_lowest_quota_of_the_cgroups_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    cases: list[tuple[dict[str, str], int]] = [
         ({"fs/a/cpu.max": "150000 100000\n"}, 2),
         ({"fs/a/cpu.max": "50000 100000\n"}, 1),
         ({"fs/a/cpu.max": "max 100000\n"}, 8),
@@ -46,11 +48,8 @@ def test_mops_counts_no_more_than_dask_does() -> None:
             2,
         ),
         ({}, 8),
-    ],
-)
-def test_the_lowest_quota_of_the_cgroups_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    laid(tmp_path, {"proc/self/cgroup": "0::/a\n"} | files)
-    assert n_processors(tmp_path / "proc", tmp_path / "fs") == expected
+    ]
+    for i, (files, expected) in enumerate(cases):
+        with subtests.test(files=files, expected=expected):
+            laid(tmp_path / str(i), {"proc/self/cgroup": "0::/a\n"} | files)
+            assert n_processors(tmp_path / str(i) / "proc", tmp_path / str(i) / "fs") == expected

@@ -78,16 +78,14 @@ def test_foreign_text_loses_what_a_terminal_would_obey(subtests: pytest.Subtests
             assert printable(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+def test_an_age_has_its_largest_unit(subtests: pytest.Subtests) -> None:
+    for seconds, text in [
         (0, "0 minutes"),
         (-5, "0 minutes"),
         (3599, "59 minutes"),
         (3600, "1 hour"),
         (86400, "1 day"),
         (45.9 * 86400, "45 days"),
-    ],
-)
-def test_an_age_has_its_largest_unit(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    ]:
+        with subtests.test(seconds=seconds, text=text):
+            assert age(seconds) == text

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mops.calibration.calibration import Calibration
 from mops.calibration.rounds import comparable, outcomes_of
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
+from mops.jobs.data import JobData
 from mops.jobs.job import Job
 from mops.storage.calibration_records import (
     CalibrationRecords,
@@ -17,7 +18,7 @@ from mops.storage.job_records import job_names, load_job
 from mops.study.sampling.space import parse_space
 
 
-def calibration_with(job: Job) -> Calibration | None:
+def calibration_with(job: Job | JobData) -> Calibration | None:
     """Return the calibration of which a job is a round; None: of none, or no round has ended."""
     # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
     # counts.

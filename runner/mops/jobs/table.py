@@ -286,9 +286,8 @@ def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, ove
 
 def create_folder(folder: Path) -> None:
     """Create a folder for results. Git and bundles leave it out: the next study needs no results."""
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    if is_new:
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
         (folder / ".gitignore").write_text(RESULTS, encoding="utf-8")
 
 

@@ -112,4 +112,4 @@ class Facts:
     @cached_property
     def calibration(self) -> Calibration | None:
         """The calibration of which the job is a round; None: it is not one."""
-        return calibration_with(Job(self.data.files, self.data.name, local=True))
+        return calibration_with(self.data)

@@ -159,21 +159,6 @@ def calls(lab: CommandLab) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_rounds_run_on_the_service_with_the_options_of_the_runners_pod(lab: CommandLab, service: Jobs) -> None:
-    pod = ("--memory", "3Gi", "--keep", "60", "--deadline", "900")
-    ran = lab.run(*CALIBRATE, *OPTIONS, *pod, cwd=lab.project)
-    assert ran.code == 0, ran.err + service.log.read_text()
-    assert list(service.manifests) == ["fit-r1-1", "fit-r2-1"]
-    assert f"round {ROUNDS} ended: {N} sets scored, 0 failed" in ran.err
-    assert len(calls(lab)) == N * ROUNDS
-    assert lab.run("calibrations", "list", "--json").json[0]["rounds"] == ROUNDS
-    for manifest in service.manifests.values():
-        (container,) = manifest["spec"]["template"]["spec"]["containers"]
-        assert container["resources"]["limits"]["memory"] == "3Gi"
-        assert manifest["spec"]["ttlSecondsAfterFinished"] == 60
-        assert manifest["spec"]["activeDeadlineSeconds"] == 900
-
-
 def test_a_killed_command_leaves_its_round_running_and_the_next_one_waits_for_it(
     lab: CommandLab, service: Jobs
 ) -> None:
@@ -183,15 +168,22 @@ def test_a_killed_command_leaves_its_round_running_and_the_next_one_waits_for_it
         until(lambda: calls(lab), 60, look_every_s=0.05, said=lambda: str(killed.poll()))
         killed.kill()
     assert service.processes["fit-r1-1"].poll() is None, "the runner is on the service"
-    with lab.start(*CALIBRATE, *OPTIONS, cwd=lab.project) as second:
+    pod = ("--memory", "3Gi", "--keep", "60", "--deadline", "900")
+    with lab.start(*CALIBRATE, *OPTIONS, *pod, cwd=lab.project) as second:
         assert second.stderr is not None
         line = second.stderr.readline()
         assert line.startswith("round 1 of 2: job fit-r1, "), line
         hold.unlink()
         _, err = second.communicate(timeout=60)
     assert second.returncode == 0, err + service.log.read_text()
+    assert f"round {ROUNDS} ended: {N} sets scored, 0 failed" in err
     assert list(service.manifests) == ["fit-r1-1", "fit-r2-1"], "no round has started twice"
     assert len(calls(lab)) == len(set(calls(lab))) == N * ROUNDS
+    assert lab.run("calibrations", "list", "--json").json[0]["rounds"] == ROUNDS
+    spec = service.manifests["fit-r2-1"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == "3Gi"
+    assert (spec["ttlSecondsAfterFinished"], spec["activeDeadlineSeconds"]) == (60, 900)
 
 
 def test_a_round_whose_runner_was_killed_is_resumed(lab: CommandLab, service: Jobs) -> None:

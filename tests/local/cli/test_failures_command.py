@@ -115,14 +115,10 @@ def test_the_command_runs_the_failed_simulation_alone(failed: CommandLab) -> Non
         ran = failed.run(*argv)
         assert ran.code == 1
         assert (one["cause"] if one["verdict"] == "error" else "ended with SIGSEGV") in ran.err
-
-
-def test_without_the_project_the_command_runs_the_files_of_the_job(failed: CommandLab) -> None:
     moved = failed.project.rename(failed.root / "moved")
     try:
-        command = failed.run("jobs", "failures", "broken", "--json").json["causes"][0]["command"]
-        argv = shlex.split(command)[1:]
-        assert "--with-new-code" not in argv
+        argv = shlex.split(failed.run("jobs", "failures", "broken", "--json").json["causes"][0]["command"])[1:]
+        assert "--with-new-code" not in argv, "without the project, the files of the job run"
         assert "RuntimeError: no start" in failed.run(*argv).err
     finally:
         moved.rename(failed.project)
@@ -163,9 +159,3 @@ def test_a_job_without_failures_says_so(finished: tuple[CommandLab, str]) -> Non
     ran = lab.run("jobs", "failures", job)
     assert (ran.code, ran.out) == (0, "no failures: 4 of 4 simulations are good\n")
     assert lab.run("jobs", "failures", job, "--json").json["causes"] == []
-
-
-def test_a_job_that_does_not_exist_is_an_error(lab: CommandLab) -> None:
-    ran = lab.run("jobs", "failures", "nothing")
-    assert (ran.code, ran.out) == (2, "")
-    assert "error: job 'nothing' does not exist" in ran.err

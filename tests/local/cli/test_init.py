@@ -30,14 +30,15 @@ def test_a_new_study_runs_with_the_commands_that_init_prints(lab: CommandLab, te
     assert ran.out.splitlines() == written
     go, *commands = [line.strip() for line in ran.err.partition("next:\n")[2].splitlines()]
     assert go == "cd new"
-    for command in commands:
-        assert command.startswith("mops ")
+    assert all(command.startswith("mops ") for command in commands)
+    for command in commands[:1] if library else commands:  # the trial runs model and targets; each import takes seconds
         ran = lab.run(*command.split()[1:], cwd=lab.root / "new", MODELOPS_STORAGE=str(lab.storage))
         assert ran.code == 0, ran.err
         assert "warning" not in ran.err
-    job = json.loads(lab.run("jobs", "status", "first", "--json").out)
-    assert job["state"] == "succeeded"
-    assert job["counts"]["simulations_failed"] == job["counts"]["targets_failed"] == 0
+    if not library:
+        job = json.loads(lab.run("jobs", "status", "first", "--json").out)
+        assert job["state"] == "succeeded"
+        assert job["counts"]["simulations_failed"] == job["counts"]["targets_failed"] == 0
 
 
 def test_the_default_is_a_function_in_the_working_folder(lab: CommandLab) -> None:
@@ -59,17 +60,14 @@ def test_files_that_exist_are_named_and_nothing_is_written(lab: CommandLab) -> N
     assert {path: path.read_text() for path in lab.project.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["new", "--template", "agents"], "'agents' is not one of 'function', 'class', 'starsim', 'mesa'"),
-        (["project/model.py"], "the folder of the new study cannot be used"),
-    ],
-)
-def test_a_wrong_argument_is_refused(lab: CommandLab, arguments: list[str], said: str) -> None:
-    ran = lab.run("init", *arguments)
-    assert ran.code == 2
-    assert said in " ".join(ran.err.replace("│", " ").split())
+def test_a_wrong_argument_is_refused(lab: CommandLab) -> None:
+    for arguments, said in {
+        "new --template agents": "'agents' is not one of 'function', 'class', 'starsim', 'mesa'",
+        "project/model.py": "the folder of the new study cannot be used",
+    }.items():
+        ran = lab.run("init", *arguments.split())
+        assert ran.code == 2
+        assert said in " ".join(ran.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(("template", "library"), LIBRARIES.items())
@@ -82,9 +80,11 @@ def test_a_missing_library_is_named_as_pip_needs_it(
     assert requirement in (tmp_path / "requirements.txt").read_text()
 
 
-@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*/*.py.txt")), ids=lambda path: path.parent.name)
-def test_templates_are_short_and_do_not_import_mops(path: Path) -> None:
-    text = path.read_text()
-    assert 20 <= len(text.splitlines()) <= 40
-    assert max(map(len, text.splitlines())) <= 120
-    assert not re.search(r"^\s*(import|from) mops", text, re.MULTILINE)
+def test_templates_are_short_and_do_not_import_mops() -> None:
+    paths = sorted(TEMPLATES.glob("*/*.py.txt"))
+    assert len(paths) >= len(Template)
+    for path in paths:
+        text = path.read_text()
+        assert 20 <= len(text.splitlines()) <= 40, path
+        assert max(map(len, text.splitlines())) <= 120, path
+        assert not re.search(r"^\s*(import|from) mops", text, re.MULTILINE), path

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mops.errors import UsageError
-from mops.jobs.location import Location, locate
+from mops.jobs.location import locate
 from mops.k8s.chart import ServiceConfig
 from mops.service.profile import DEFAULT, Profile, save, use
 from mops.settings import Settings
@@ -102,26 +102,25 @@ def test_the_variables_of_the_service_are_set_only_for_its_storage(tmp_path: Pat
     assert os.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "studies"
 
 
-@pytest.mark.parametrize(
-    ("url", "seen"),
-    [(STORAGE, True), ("abfs://other/place", True), ("/srv/folder", False), ("memory://trial", False)],
-)
 @pytest.mark.usefixtures("saved")
-def test_storages_that_pods_can_reach(url: str, seen: bool) -> None:
-    assert locate().reached_from_pods(url) is seen
-    assert not locate(local=True).reached_from_pods(url)
+def test_storages_that_pods_can_reach(subtests: pytest.Subtests) -> None:
+    for url, seen in [(STORAGE, True), ("abfs://other/place", True), ("/srv/folder", False), ("memory://trial", False)]:
+        with subtests.test(url=url, seen=seen):
+            assert locate().reached_from_pods(url) is seen
+            assert not locate(local=True).reached_from_pods(url), "a local location has no pods"
 
 
-@pytest.mark.parametrize("url", ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"])
-def test_equal_urls_have_one_canonical_form(url: str) -> None:
+def test_equal_urls_have_one_canonical_form(subtests: pytest.Subtests) -> None:
     """Commands compare URLs, and omit --storage from suggested commands if it is the default."""
-    assert Files.open(url).url == canonical_url(url) == canonical_url(canonical_url(url))
+    for url in ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"]:
+        with subtests.test(url=url):
+            assert Files.open(url).url == canonical_url(url) == canonical_url(canonical_url(url))
 
 
-@pytest.mark.parametrize("url", ["abfs://", "az:///", "s3://", "abfs://c/p?sig=1", "http://host", "abfs:/c"])
-def test_a_url_that_is_not_a_storage(url: str) -> None:
-    with pytest.raises(UsageError):
-        canonical_url(url)
+def test_a_url_that_is_not_a_storage(subtests: pytest.Subtests) -> None:
+    for url in ["abfs://", "az:///", "s3://", "abfs://c/p?sig=1", "http://host", "abfs:/c"]:
+        with subtests.test(url=url), pytest.raises(UsageError):
+            canonical_url(url)
 
 
 # A job of this machine
@@ -130,26 +129,22 @@ def test_a_url_that_is_not_a_storage(url: str) -> None:
 COMMANDS = ("status", "results", "logs", "verify", "watch", "clean")
 
 
-def test_a_local_job_is_run_and_read_on_this_machine(connected: CommandLab) -> None:
+def test_commands_read_and_change_a_local_job_on_this_machine(connected: CommandLab) -> None:
     """Regression: a local job succeeded, and then the command read the service's storage and exited with 2."""
+    connected.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local")
-    assert (ran.code, ran.out) == (0, "mine\n"), ran.err
+    assert (ran.code, ran.out) == (3, "mine\n"), ran.err
     assert "mops jobs results mine --local\n" in ran.err
     assert (connected.project / "mops-storage" / "jobs" / "mine" / "job.json").exists()
     for command in COMMANDS:
-        assert here(connected, "jobs", command, "mine", "--local").code == 0, command
+        assert here(connected, "jobs", command, "mine", "--local").code == (3 if command == "watch" else 0), command
     assert "mine" in here(connected, "jobs", "list", "--local").out
-    assert here(connected, "jobs", "delete", "mine", "--local", "--yes").code == 0
-
-
-def test_a_local_job_is_retried_and_cancelled_on_this_machine(connected: CommandLab) -> None:
-    connected.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
-    assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 3
     retried = here(connected, "jobs", "retry", "mine", "--verdict", "all", "--name", "again", "--local")
     assert (retried.code, retried.out) == (3, "again\n"), retried.err
     assert "mops jobs results again --local\n" in retried.err
     assert "nothing to cancel" in here(connected, "jobs", "cancel", "again", "--local").err
     assert "nothing to resume" in here(connected, "jobs", "resume", "again", "--local").err
+    assert here(connected, "jobs", "delete", "again", "--local", "--yes").code == 0
 
 
 def test_a_detached_local_job_ends_with_exit_code_0(connected: CommandLab) -> None:
@@ -211,27 +206,19 @@ def test_settings_show_the_service_of_commands(connected: CommandLab) -> None:
     assert shown["MODELOPS_SCHEDULER"] == (SCHEDULER, "service")
 
 
-@pytest.mark.parametrize(
-    ("option", "variables", "source"),
-    [
+def test_settings_show_the_reason_that_commands_are_local(connected: CommandLab, subtests: pytest.Subtests) -> None:
+    for option, variables, source in [
         ("--local", {}, "--local"),
         (None, {"MODELOPS_SCHEDULER": "tcp://h:1"}, "MODELOPS_SCHEDULER"),
-    ],
-)
-def test_settings_show_the_reason_that_commands_are_local(
-    connected: CommandLab, option: str | None, variables: dict[str, str], source: str
-) -> None:
-    shown = lines(here(connected, "settings", "--json", *([option] if option else []), **variables))
-    assert shown["service"] == (None, source)
-    assert shown["MODELOPS_STORAGE"] == (str(connected.project / "mops-storage"), "default")
-    assert shown["MODELOPS_SCHEDULER"][0] == variables.get("MODELOPS_SCHEDULER")
+    ]:
+        with subtests.test(option=option, variables=variables):
+            shown = lines(here(connected, "settings", "--json", *([option] if option else []), **variables))
+            assert shown["service"] == (None, source)
+            assert shown["MODELOPS_STORAGE"] == (str(connected.project / "mops-storage"), "default")
+            assert shown["MODELOPS_SCHEDULER"][0] == variables.get("MODELOPS_SCHEDULER")
 
 
 def test_settings_without_a_service(lab: CommandLab) -> None:
     shown = lines(here(lab, "settings", "--json"))
     assert shown["service"] == (None, "default")
     assert shown["MODELOPS_STORAGE"] == (str(lab.storage), "environment")
-
-
-def test_a_local_location_has_no_pods() -> None:
-    assert not Location(Settings(), None, "", None, "default").reached_from_pods(STORAGE)

@@ -62,7 +62,7 @@ def without_reader(lab: CommandLab, arguments: Sequence[object], stdout: str | N
 STREAMS = ["2>/dev/null | true", "2>&1 | head -1", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>&1"]
 
 
-@pytest.mark.parametrize("streams", spread(STREAMS, 4))
+@pytest.mark.parametrize("streams", spread(STREAMS, 2))
 def test_a_job_runs_to_its_end_whatever_happens_to_its_output(lab: CommandLab, streams: str) -> None:
     """Regression: a reader that left ended the job, and a closed stream gave a traceback after the job's success."""
     lab.write_study(parameter_sets=SETS)
@@ -81,22 +81,20 @@ def test_a_detached_job_starts_with_closed_streams(lab: CommandLab) -> None:
     wait_for(lab, "job", lambda status: status["state"] == "partial")
 
 
-@pytest.mark.parametrize("is_ignored", [False, True], ids=["hangup", "ignored"])
-def test_a_closed_terminal_costs_no_finished_simulation(lab: CommandLab, is_ignored: bool) -> None:
+def test_a_closed_terminal_costs_no_finished_simulation(lab: CommandLab) -> None:
     """A write to a closed terminal fails with EIO, also in the handler of SIGHUP."""
-    n, seconds = (10, 0.3) if is_ignored else (30, 0.5)  # the hangup comes before the end, also on a busy machine
-    lab.write_study(parameter_sets=[{"x": x, "sleep": seconds} for x in range(n)])
-    around = ("env", f"--{'ignore' if is_ignored else 'default'}-signal=HUP")  # whatever this process does with it
+    n = 30  # the hangup comes before the end, also on a busy machine
+    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.5} for x in range(n)])
+    around = ("env", "--default-signal=HUP")  # whatever this process does with it
     terminal = Terminal(lab, "jobs", "submit", lab.study, "--name", "job", around=around)
     terminal.wait_for("running")
     wait_for(lab, "job", lambda status: status["live"] is not None and status["counts"]["simulations_good"] > 0)
     terminal.hang_up()
-    assert terminal.process.wait(60) == (0 if is_ignored else 128 + signal.SIGHUP)
+    assert terminal.process.wait(60) == 128 + signal.SIGHUP
     status = open_job("job", str(lab.storage)).status()
-    assert status.state == ("succeeded" if is_ignored else "interrupted")
+    assert status.state == "interrupted"
     assert status.counts.simulations_good > 0
-    if not is_ignored:
-        assert lab.run("jobs", "resume", "job").code == 0
+    assert lab.run("jobs", "resume", "job").code == 0
     assert open_job("job", str(lab.storage)).status().counts.simulations_good == 2 * n
     assert lab.run("jobs", "verify", "job").code == 0
 
@@ -113,7 +111,7 @@ PRINTS: list[list[str]] = [
 ]
 
 
-@pytest.mark.parametrize("arguments", spread(PRINTS, 4), ids=" ".join)
+@pytest.mark.parametrize("arguments", spread(PRINTS, 2), ids=" ".join)
 def test_a_command_that_only_prints_ends_quietly_without_a_reader(
     finished: tuple[CommandLab, str], arguments: list[str]
 ) -> None:

@@ -109,8 +109,8 @@ def complete(lab: CommandLab, n: int) -> None:
 STARTS = [("fork", removed) for removed in REMOVED] + [("spawn", removed) for removed in REMOVED]
 
 
-# Without `make soak`: each kind of folder, and both ways to start a process.
-@pytest.mark.parametrize(("start", "removed"), STARTS if SOAKING else [*STARTS[:4], ("spawn", "working folders")])
+# Without `make soak`: each kind of folder. The next test spawns processes too.
+@pytest.mark.parametrize(("start", "removed"), STARTS if SOAKING else STARTS[:4])
 def test_files_that_another_program_removes_are_made_again_and_the_simulations_run_again(
     removing: CommandLab, start: str, removed: str
 ) -> None:

@@ -34,10 +34,3 @@ def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: 
         with pytest.raises(kind) as raised:
             Report("done", "<!DOCTYPE html>").save(out)
         assert str(raised.value) == f"the report cannot be written: {fault}\n  at: {out}\nhint: {hint}"
-
-
-def test_an_unknown_job_is_an_error(finished: tuple[CommandLab, str]) -> None:
-    lab, _ = finished
-    ran = lab.run("jobs", "report", "dome")
-    assert ran.code == 2
-    assert "dome" in ran.err

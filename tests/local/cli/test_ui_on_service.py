@@ -68,16 +68,7 @@ def test_a_killed_runner_shows_with_its_phase_and_the_page_resumes_it_on_the_ser
     assert "Kubernetes" not in page.get("/").text
 
 
-def test_a_cancel_on_the_page_stops_the_runner_on_the_service(
-    lab: CommandLab, service: Jobs, page: httpx.Client
-) -> None:
-    change(page, "cancel")
-    until(lambda: open_job("fit", str(lab.storage)).status().state == "cancelled", said=service.log.read_text)
-    assert service.processes["fit-1"].wait(60) is not None
-    until(shows(page, "/jobs/fit", "cancelled"))
-
-
-def test_without_an_answer_of_kubernetes_the_page_shows_the_states_of_the_storage(
+def test_the_page_works_without_an_answer_of_kubernetes_and_its_cancel_stops_the_runner(
     lab: CommandLab, service: Jobs, page: httpx.Client
 ) -> None:
     assert json.loads(lab.run("jobs", "list", "--json").out)[0]["job"] == "fit"
@@ -87,3 +78,8 @@ def test_without_an_answer_of_kubernetes_the_page_shows_the_states_of_the_storag
     assert "fit" in text
     assert "running" in text
     assert page.get("/jobs/fit").status_code == 200
+    service.refuses = False
+    change(page, "cancel")
+    until(lambda: open_job("fit", str(lab.storage)).status().state == "cancelled", said=service.log.read_text)
+    assert service.processes["fit-1"].wait(60) is not None
+    until(shows(page, "/jobs/fit", "cancelled"))

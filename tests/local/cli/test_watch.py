@@ -279,14 +279,6 @@ def test_for_an_ended_job_watch_prints_the_summary_at_once(finished: tuple[Comma
     assert f"mops jobs results {name}" in ran.out
 
 
-def test_an_unknown_job_is_an_error_with_the_nearest_name(finished: tuple[CommandLab, str]) -> None:
-    lab, name = finished
-    ran = lab.run("jobs", "watch", name + "e")
-    assert ran.code == 2
-    assert "does not exist" in ran.err
-    assert name in ran.err
-
-
 def test_status_of_a_running_job_shows_slots_memory_and_undurable_results(gated: CommandLab) -> None:
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -37,9 +36,10 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("values", SAME.values(), ids=SAME)
-def test_equal_columns_do_not_differ(values: list[Any]) -> None:
-    assert of_column(values, values) == []
+def test_equal_columns_do_not_differ(subtests: pytest.Subtests) -> None:
+    for name, values in SAME.items():
+        with subtests.test(name):
+            assert of_column(values, values) == []
 
 
 def test_chunks_do_not_count() -> None:
@@ -63,9 +63,10 @@ DIFFERING = {
 }
 
 
-@pytest.mark.parametrize(("first", "second", "what"), DIFFERING.values(), ids=DIFFERING)
-def test_the_first_differing_row_is_named_with_both_values(first: list[Any], second: list[Any], what: str) -> None:
-    assert of_column(first, second) == [f"output 'daily', column 'y', row {what} the second"]
+def test_the_first_differing_row_is_named_with_both_values(subtests: pytest.Subtests) -> None:
+    for name, (first, second, what) in DIFFERING.items():
+        with subtests.test(name):
+            assert of_column(first, second) == [f"output 'daily', column 'y', row {what} the second"]
 
 
 def test_nanoseconds_are_compared_and_shown_without_pandas() -> None:
@@ -81,12 +82,11 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize(("kind", "first", "second", "shown"), NESTED.values(), ids=NESTED)
-def test_nanoseconds_in_nested_columns_are_compared_and_shown(
-    kind: Callable[[pa.DataType], pa.DataType], first: object, second: object, shown: str
-) -> None:
-    (line,) = of_column([first, first], [first, second], kind(pa.timestamp("ns")))
-    assert line.startswith(f"output 'daily', column 'y', row 1: {shown} the first time")
+def test_nanoseconds_in_nested_columns_are_compared_and_shown(subtests: pytest.Subtests) -> None:
+    for name, (kind, first, second, shown) in NESTED.items():
+        with subtests.test(name):
+            (line,) = of_column([first, first], [first, second], kind(pa.timestamp("ns")))
+            assert line.startswith(f"output 'daily', column 'y', row 1: {shown} the first time")
 
 
 def test_a_nested_type_that_arrow_cannot_cast_is_compared_and_shown() -> None:

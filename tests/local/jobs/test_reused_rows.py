@@ -69,17 +69,15 @@ def test_a_derived_job_says_the_types_of_its_own_rows(project: Path, monkeypatch
     assert [row["n"] for row in rows(second)] == [0.25]
 
 
-@pytest.mark.parametrize("compacted", [False, True])
 def test_integers_that_a_derived_job_stores_as_floats_can_be_reused(
-    project: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: its log said integers, because only its source had other floats, so a reuse of them read nulls."""
     monkeypatch.setenv("MODELOPS_JOB_SLOTS", "1")
     (project / "model.py").write_text(MODEL.replace("np.uint64(2**63 + 1)", "0.25"))
     first = submit("first", [0.5, 1.5], 1)
     derived = mops.extend(first, sets=[{"beta": beta} for beta in (0.6, 0.7, 0.8, 0.9)], name="derived")
-    if compacted:
-        assert compact(derived.files, derived.record).parts == 2  # of the output and of the losses
+    assert compact(derived.files, derived.record).parts == 2  # of the output and of the losses
     second = submit("second", [0.7], 1, reuse=True)
     assert [source.job for source in second.record.reuse] == [derived.name]
     assert [row["n"] for row in rows(second)] == [1]

@@ -146,31 +146,23 @@ CONDITIONS: dict[str, tuple[Any, Callable[[dict[str, Any]], bool]]] = {
     "stored": (pc.field("y") > 4, lambda row: row["y"] > 4),
     "parameter": (pc.field("loss") > 1.2, lambda row: row["loss"] > 1.2),
     "both": ((pc.field("y") > 4) & (pc.field("x") < 5), lambda row: row["y"] > 4 and row["x"] < 5),
-    "value": ({"loss": 1.5}, lambda row: row["loss"] == 1.5),
     "clash": ({"day": 2, "param.day": 7, "param.group": "g1"}, lambda row: row["day"] == 2 and row["x"] % 2 == 1),
     "values": ({"x": [1, 3], "day": range(2)}, lambda row: row["x"] in (1, 3) and row["day"] < 2),
-    "nothing": ({"x": []}, lambda _: False),
-    "null": ({"x": None}, lambda _: False),
-    "text": ("y > 4 and x < 5", lambda row: row["y"] > 4 and row["x"] < 5),
     "text of parameters": ("loss == 1.5 or param.group == 'g1'", lambda row: row["loss"] == 1.5 or row["x"] % 2 == 1),
-    "text with a range": ("1 <= x < 3 and not day == 2", lambda row: 1 <= row["x"] < 3 and row["day"] != 2),
-    "text with values": ("x in [1, 3] and day not in (0, 2)", lambda row: row["x"] in (1, 3) and row["day"] == 1),
-    "text with arithmetic": ("x * 2 - 1 > -y / 4 + day", lambda row: row["x"] * 2 - 1 > -row["y"] / 4 + row["day"]),
-    "text with None": ("x is not None and loss != None", lambda _: True),
-    "text without a value": ("x is None or loss == None", lambda _: False),
 }
 
 
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_a_condition_may_name_stored_columns_and_parameters(job: Job, name: str) -> None:
-    where, holds = CONDITIONS[name]
-    every = job.outputs("daily", params=True).to_arrow().to_pylist()
-    found = job.outputs("daily", params=True, where=where)
-    expected = [row for row in every if holds(row)]
-    assert found.to_arrow().to_pylist() == expected
-    assert len(found) == len(expected)
-    bare = job.outputs("daily", where=where)  # parameters can be named without `params`
-    assert bare.to_arrow().to_pylist() == [{key: row[key] for key in bare.column_names} for row in expected]
+def test_a_condition_may_name_stored_columns_and_parameters(job: Job, subtests: pytest.Subtests) -> None:
+    for name in CONDITIONS:
+        with subtests.test(name=name):
+            where, holds = CONDITIONS[name]
+            every = job.outputs("daily", params=True).to_arrow().to_pylist()
+            found = job.outputs("daily", params=True, where=where)
+            expected = [row for row in every if holds(row)]
+            assert found.to_arrow().to_pylist() == expected
+            assert len(found) == len(expected)
+            bare = job.outputs("daily", where=where)  # parameters can be named without `params`
+            assert bare.to_arrow().to_pylist() == [{key: row[key] for key in bare.column_names} for row in expected]
 
 
 def test_columns_are_chosen_by_name_and_in_this_order(job: Job) -> None:
@@ -223,11 +215,12 @@ WRONG: dict[str, tuple[Callable[[Job], Table], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_selection_says_what_the_table_has(job: Job, name: str) -> None:
-    make, message = WRONG[name]
-    with pytest.raises(UsageError, match=f"(?s){message}"):
-        make(job).to_arrow()
+def test_a_wrong_selection_says_what_the_table_has(job: Job, subtests: pytest.Subtests) -> None:
+    for name in WRONG:
+        with subtests.test(name=name):
+            make, message = WRONG[name]
+            with pytest.raises(UsageError, match=f"(?s){message}"):
+                make(job).to_arrow()
 
 
 def test_each_library_gets_the_same_rows(job: Job) -> None:

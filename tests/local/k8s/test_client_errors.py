@@ -141,9 +141,8 @@ def plugin(command: str, *arguments: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": [*arguments]}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
+def test_a_kubeconfig_with_a_broken_reference(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"contexts": [{"name": "here", "context": {"cluster": "other", "user": "u"}}]}, "Cluster other not found"),
         ({"contexts": [{"name": "here", "context": {"cluster": "c", "user": "other"}}]}, "User other not found"),
         ({"current-context": "gone"}, "Context gone not found"),
@@ -154,24 +153,25 @@ def plugin(command: str, *arguments: str) -> dict[str, Any]:
         ({"user": {"client-key": "/nowhere", "client-certificate": "/nowhere"}}, "No such file or directory"),
         ({"user": {"client-key-data": "aGk=", "client-certificate-data": "aGk="}}, "PEM"),
         ({"server": "https://127.0.0.1:99999"}, "port"),
-    ],
-    ids=lambda one: one if isinstance(one, str) else "",
-)
-def test_a_kubeconfig_with_a_broken_reference(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
-    path = kubeconfig(tmp_path, **fields)
-    with pytest.raises(UsageError, match="the kubeconfig does not lead to a cluster") as raised:
-        Kubernetes(kubeconfig=str(path))
-    assert said in raised.value.what
-    assert raised.value.where == f"{path}, its current context"
-    assert "kubectl config get-contexts" in str(raised.value.hint)
+    ]
+    for i, (fields, said) in enumerate(cases):
+        with subtests.test(said):
+            (tmp_path / str(i)).mkdir()
+            path = kubeconfig(tmp_path / str(i), **fields)
+            with pytest.raises(UsageError, match="the kubeconfig does not lead to a cluster") as raised:
+                Kubernetes(kubeconfig=str(path))
+            assert said in raised.value.what
+            assert raised.value.where == f"{path}, its current context"
+            assert "kubectl config get-contexts" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("text", ["", "only text", "[1, 2]", "{not: yaml: [", "kind: Config\n", "\x00"])
-def test_a_file_that_is_not_a_kubeconfig(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "kubeconfig"
-    path.write_text(text)
-    with pytest.raises(UsageError, match="the kubeconfig does not lead to a cluster"):
-        Kubernetes(kubeconfig=str(path))
+def test_a_file_that_is_not_a_kubeconfig(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for text in ["", "only text", "[1, 2]", "{not: yaml: [", "kind: Config\n", "\x00"]:
+        with subtests.test(text=text):
+            path = tmp_path / f"kubeconfig{len(text)}"
+            path.write_text(text)
+            with pytest.raises(UsageError, match="the kubeconfig does not lead to a cluster"):
+                Kubernetes(kubeconfig=str(path))
 
 
 def test_no_kubeconfig_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,43 +237,43 @@ def test_a_local_job_cannot_have_a_dedicated_cluster(dedicated: bool | None, wor
         Launch.of({"pod": PodOptions(dedicated=dedicated, workers=workers)})
 
 
-@pytest.mark.parametrize(
-    ("profile", "dedicated", "workers", "size"),
-    [
+def test_options_override_the_profile(config: ServiceConfig, subtests: pytest.Subtests) -> None:
+    for profile, is_dedicated, workers, size in [
         (False, None, None, None),
         (False, True, None, "3"),
         (False, True, "2:5", "2:5"),
         (True, None, None, "3"),
         (True, None, "7", "7"),
         (True, False, None, None),
-    ],
-)
-def test_options_override_the_profile(
-    config: ServiceConfig, profile: bool, dedicated: bool | None, workers: str | None, size: str | None
-) -> None:
-    found = service(config, Kubernetes(), None)
-    found.profile = found.profile.model_copy(update={"dedicated": profile})
-    given = found.with_options(PodOptions(dedicated=dedicated, workers=workers))
-    assert given.dedicated_size == (Size.parse(size) if size else None)
+    ]:
+        with subtests.test(profile=profile, is_dedicated=is_dedicated):
+            found = service(config, Kubernetes(), None)
+            found.profile = found.profile.model_copy(update={"dedicated": profile})
+            given = found.with_options(PodOptions(dedicated=is_dedicated, workers=workers))
+            assert given.dedicated_size == (Size.parse(size) if size else None)
 
 
-@pytest.mark.parametrize(
-    ("dedicated", "runner_queue", "queue", "waits_in"),
-    [(True, "", "small", "small"), (True, "r", "small", "r"), (True, "r", None, None), (None, "r", "small", "small")],
-)
 def test_a_runner_of_a_dedicated_cluster_may_wait_in_another_queue_than_the_workers(
-    config: ServiceConfig, dedicated: bool | None, runner_queue: str, queue: str | None, waits_in: str | None
+    config: ServiceConfig, subtests: pytest.Subtests
 ) -> None:
-    config = config.model_copy(update={"dedicated": Dedicated(enabled=True, runnerQueue=runner_queue)})
-    found = service(config, Kubernetes(), None).with_options(PodOptions(dedicated=dedicated, queue=queue))
-    with found.launcher(STORAGE, "sir") as start:
-        start({}, "")
-    (job,) = found.kubernetes.jobs({})
-    assert job["metadata"]["labels"].get(names.QUEUE) == waits_in
-    annotations = job["spec"]["template"]["metadata"].get("annotations", {})
-    cluster = json.loads(annotations.get("mops/dask-objects", "[]"))
-    assert [one["spec"]["worker"]["metadata"]["labels"].get(names.QUEUE) for one in cluster] == [queue] * len(cluster)
-    assert bool(cluster) == bool(dedicated)
+    for is_dedicated, runner_queue, queue, waits_in in [
+        (True, "", "small", "small"),
+        (True, "r", "small", "r"),
+        (True, "r", None, None),
+        (None, "r", "small", "small"),
+    ]:
+        with subtests.test(is_dedicated=is_dedicated, runner_queue=runner_queue):
+            changed = config.model_copy(update={"dedicated": Dedicated(enabled=True, runnerQueue=runner_queue)})
+            found = service(changed, Kubernetes(), None).with_options(PodOptions(dedicated=is_dedicated, queue=queue))
+            with found.launcher(STORAGE, "sir") as start:
+                start({}, "")
+            (job,) = found.kubernetes.jobs({})
+            assert job["metadata"]["labels"].get(names.QUEUE) == waits_in
+            annotations = job["spec"]["template"]["metadata"].get("annotations", {})
+            cluster = json.loads(annotations.get("mops/dask-objects", "[]"))
+            labels = [one["spec"]["worker"]["metadata"]["labels"] for one in cluster]
+            assert [one.get(names.QUEUE) for one in labels] == [queue] * len(cluster)
+            assert bool(cluster) == bool(is_dedicated)
 
 
 def test_what_a_runner_of_a_dedicated_cluster_waits_for(config: ServiceConfig) -> None:

@@ -110,9 +110,8 @@ def test_the_path_of_the_profile(environ: dict[str, str], where: str, monkeypatc
 # What cannot be read
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_an_invalid_profile_is_an_error_that_lists_every_problem(profile: Profile, subtests: pytest.Subtests) -> None:
+    for text, said in [
         ("", "Invalid JSON"),
         ("{", "Invalid JSON"),
         ("[]", "$: Input should be an object"),
@@ -123,17 +122,16 @@ def test_the_path_of_the_profile(environ: dict[str, str], where: str, monkeypatc
         ),
         ('{"format": 2, "namespace": "a"}', "format: Input should be 1"),
         ("\x00", "Invalid JSON"),
-    ],
-)
-def test_an_invalid_profile_is_an_error_that_lists_every_problem(profile: Profile, text: str, said: str) -> None:
-    place = saved(profile)
-    place.write_text(text)
-    with pytest.raises(UsageError) as raised:
-        load()
-    assert said in raised.value.what
-    assert raised.value.where == str(place)
-    assert raised.value.hint == "replace it: mops connect --profile default --namespace NAME"
-    assert "pydantic" not in str(raised.value)
+    ]:
+        with subtests.test(text=text, said=said):
+            place = saved(profile)
+            place.write_text(text)
+            with pytest.raises(UsageError) as raised:
+                load()
+            assert said in raised.value.what
+            assert raised.value.where == str(place)
+            assert raised.value.hint == "replace it: mops connect --profile default --namespace NAME"
+            assert "pydantic" not in str(raised.value)
 
 
 def test_a_profile_that_is_not_utf8(profile: Profile) -> None:
@@ -174,13 +172,14 @@ def test_unknown_fields_of_a_newer_chart_are_ignored() -> None:
     assert parsed(novelty=1, worker={"selector": {"a": "b"}, "novelty": 2}).worker.selector == {"a": "b"}
 
 
-@pytest.mark.parametrize("other_fields", [{}, {"scheduler": ..., "runner": ...}], ids=["same fields", "other fields"])
-def test_a_newer_format_is_refused_with_the_version_to_install(other_fields: dict[str, Any]) -> None:
+def test_a_newer_format_is_refused_with_the_version_to_install(subtests: pytest.Subtests) -> None:
     """Regression: with other fields, mops reported that the chart describes no service."""
-    with pytest.raises(OtherFormat, match=r"the service's chart is from mops 9\.1\.0") as raised:
-        parsed(format=2, version="9.1.0", **other_fields)
-    assert raised.value.hint == "install mops-runner 9.1.0"
-    assert raised.value.where == "ConfigMap mops-client"
+    for other_fields in [{}, {"scheduler": ..., "runner": ...}]:
+        with subtests.test(other_fields=other_fields):
+            with pytest.raises(OtherFormat, match=r"the service's chart is from mops 9\.1\.0") as raised:
+                parsed(format=2, version="9.1.0", **other_fields)
+            assert raised.value.hint == "install mops-runner 9.1.0"
+            assert raised.value.where == "ConfigMap mops-client"
 
 
 def test_an_invalid_description_is_an_error_that_lists_every_problem(subtests: pytest.Subtests) -> None:

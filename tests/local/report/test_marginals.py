@@ -78,17 +78,20 @@ PRIORS: dict[str, Callable[[float, float], float]] = {
 }
 
 
-@pytest.mark.parametrize("name", PRIORS)
-def test_a_range_has_the_weights_and_the_prior_of_each_bin(page: str, trials: pd.DataFrame, name: str) -> None:
-    rows = pd.DataFrame(csv_of(page, f"fit-r1-posterior-of-{name}.csv"))
-    columns = ("low", "high", "weight", "prior")
-    low, high, weight, prior = (rows[column].astype(float).to_numpy() for column in columns)
-    (column,) = [column for column in trials.columns if column in (name, f"param.{name}")]
-    expected, _ = np.histogram(trials[column], np.append(low, high[-1]), weights=trials["weight"])
-    assert weight == pytest.approx(expected)
-    assert weight.sum() == pytest.approx(1)
-    assert prior == pytest.approx([PRIORS[name](*ends) for ends in zip(low, high, strict=True)])
-    assert prior.sum() == pytest.approx(1), "the bins cover the whole range"
+def test_a_range_has_the_weights_and_the_prior_of_each_bin(
+    page: str, trials: pd.DataFrame, subtests: pytest.Subtests
+) -> None:
+    for name in PRIORS:
+        with subtests.test(name=name):
+            rows = pd.DataFrame(csv_of(page, f"fit-r1-posterior-of-{name}.csv"))
+            columns = ("low", "high", "weight", "prior")
+            low, high, weight, prior = (rows[column].astype(float).to_numpy() for column in columns)
+            (column,) = [column for column in trials.columns if column in (name, f"param.{name}")]
+            expected, _ = np.histogram(trials[column], np.append(low, high[-1]), weights=trials["weight"])
+            assert weight == pytest.approx(expected)
+            assert weight.sum() == pytest.approx(1)
+            assert prior == pytest.approx([PRIORS[name](*ends) for ends in zip(low, high, strict=True)])
+            assert prior.sum() == pytest.approx(1), "the bins cover the whole range"
 
 
 def test_the_bins_of_a_parameter_are_equal_in_the_prior(page: str) -> None:

@@ -161,7 +161,8 @@ def test_a_rough_posterior_is_drawn_and_named_so_and_without_outputs_a_note_says
 
 
 def test_deleted_and_damaged_rounds_are_named(tmp_path: Path) -> None:
-    fit = calibrated(tmp_path)
+    project(tmp_path, MODEL)
+    fit = calibrate(tmp_path, rounds=2)
     storage = tmp_path / "storage"
     facts = Facts.of(mops.open_job("fit-r2", storage, local=True))
     damaged(mops.open_job("fit-r1", storage, local=True), "outputs/daily")

@@ -43,15 +43,16 @@ def test_committed_simulations_are_steps() -> None:
     assert "A commit makes many simulations durable at once." in gallery.figures[0].caption
 
 
-@pytest.mark.parametrize("n", [0, 1, 4])
-def test_fewer_than_five_samples_have_no_figure(n: int) -> None:
-    (note,) = section_of([1.0] * n, 80).parts
-    assert isinstance(note, Block)
-    samples = "1 sample" if n == 1 else f"{n} samples"
-    assert note.data == (
-        f"The progress record of this job has {samples}, and a figure needs 5. "
-        "A runner takes a sample about every 10 s."
-    )
+def test_fewer_than_five_samples_have_no_figure(subtests: pytest.Subtests) -> None:
+    for n in [0, 1, 4]:
+        with subtests.test(n=n):
+            (note,) = section_of([1.0] * n, 80).parts
+            assert isinstance(note, Block)
+            samples = "1 sample" if n == 1 else f"{n} samples"
+            assert note.data == (
+                f"The progress record of this job has {samples}, and a figure needs 5. "
+                "A runner takes a sample about every 10 s."
+            )
 
 
 def test_a_figure_with_too_few_known_values_is_left_out() -> None:

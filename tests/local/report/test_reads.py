@@ -41,9 +41,8 @@ def test_a_report_reads_nothing_twice(partial: Job, weights: dict[str, float] | 
     assert names - {f"{k:08}.json" for k in range(1, n_log + 1)} <= others | {"1-1.json"}
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
+def test_no_table_and_no_picture_reads_a_record_twice(partial: Job, subtests: pytest.Subtests) -> None:
+    for use in [
         lambda job: job.status(),
         lambda job: job.reasons(),
         lambda job: job.causes().to_arrow(),
@@ -52,10 +51,9 @@ def test_a_report_reads_nothing_twice(partial: Job, weights: dict[str, float] | 
         lambda job: job.tables(),
         lambda job: job.plot.fan(best=3, weights=WEIGHTS),
         lambda job: job.plot.sensitivity(),
-    ],
-)
-def test_no_table_and_no_picture_reads_a_record_twice(partial: Job, use: Callable[[Job], Any]) -> None:
-    assert max(read_of(partial, use).values()) == 1
+    ]:
+        with subtests.test(use=use):
+            assert max(read_of(partial, use).values()) == 1
 
 
 def test_a_report_of_a_job_that_grows_tells_of_one_moment(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 import mops
 from job_folders import folder_of
 from job_reads import data_of
-from mops.errors import CorruptRecord, JobFailed
+from mops.errors import CorruptRecord
 from mops.figures.charts import shade_limits
 from mops.figures.choices import Course
 from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of
@@ -66,14 +66,6 @@ def test_the_head_says_what_ran_what_failed_and_what_to_do(html: str, partial: J
     assert os.uname().nodename in html
 
 
-def test_after_timeouts_the_next_command_needs_a_larger_limit(tmp_path: Path) -> None:
-    """Regression: the retry that the report printed ran into the limit that the job keeps."""
-    sets = [{"beta": 0.1, "gate": str(tmp_path)}, {"beta": 0.2, "gate": ""}]
-    page = render(submit(tmp_path, sets, settings=Settings(slots=2, retries=0, sim_timeout=1)))
-    assert "Run the failed sets again, in a new job that takes over all other results." in page
-    assert "It keeps the limits of this job: set larger ones in the environment of this command." in page
-
-
 def test_sets_without_any_loss_are_counted(html: str) -> None:
     """12 sets failed as a whole, and have no row of losses."""
     assert "28 of 40 parameter sets have all losses; 12 lack one." in html
@@ -114,27 +106,11 @@ def test_each_cause_has_its_count_its_range_and_its_traceback(html: str) -> None
     assert "Traceback (most recent call last)" in html
 
 
-def test_the_table_of_losses_is_that_of_the_job(html: str, partial: Job) -> None:
-    rows = csv_of(html, "waves-best.csv")
-    best = partial.best(100, weights=WEIGHTS).to_arrow().to_pylist()
-    assert [(int(row["group"]), float(row["loss"])) for row in rows] == [(row["group"], row["loss"]) for row in best]
-
-
 def test_the_shares_of_failures_are_those_of_the_job(html: str) -> None:
     rows = [row for row in csv_of(html, "waves-failures-over-beta.csv") if row["cause"] == "0"]
     assert sum(int(row["failed"]) for row in rows) == 12
     assert sum(int(row["sets"]) for row in rows) == 40
     assert all(row["share"] == ("1" if float(row["low"]) > 0.7 else "0") for row in rows if float(row["high"]) < 0.7)
-
-
-def test_the_fan_is_that_of_the_outputs(html: str, partial: Job) -> None:
-    rows = [row for row in csv_of(html, "waves-cases-daily.csv") if row["x"] == "19" and row["division"] == "a"]
-    where = {"day": 19, "policy": "a"}
-    values = partial.outputs("daily", where=where, columns=["cases"]).to_pandas()["cases"]
-    (row,) = rows
-    assert int(row["n"]) == len(values) == 28
-    assert float(row["median"]) == pytest.approx(values.quantile(0.5))
-    assert float(row["low90"]) == pytest.approx(values.quantile(0.05))
 
 
 def test_the_course_of_the_best_sets_is_that_of_their_outputs(html: str, partial: Job) -> None:
@@ -175,15 +151,20 @@ def test_a_spreadsheet_runs_no_text_of_a_figures_data_and_gets_exact_numbers(tmp
     assert [float(found[i]["beta"]) for i in range(len(texts))] == [one["beta"] for one in sets]
 
 
-def test_declared_data_are_points_of_the_fan_chart(tmp_path: Path) -> None:
+def test_the_figures_have_the_data_that_the_job_keeps(tmp_path: Path) -> None:
+    def figures_and_notes(job: Job) -> str:
+        section = outputs(Facts.of(job))
+        assert section is not None
+        figures = [str(one.spec) for part in section.parts if isinstance(part, Gallery) for one in part.figures]
+        return "\n".join([*figures, *(str(part.data) for part in section.parts if isinstance(part, Block))])
+
     (tmp_path / "mops.toml").write_text('[[observed]]\noutput = "daily"\nx = "day"\ny = "cases"\nfile = "cases.csv"\n')
     (tmp_path / "cases.csv").write_text("day,cases\n3,1\n6,2.5\n")
-    page = render(submit(tmp_path, design(40)[:4]))
-    assert "data: cases.csv" in page
+    assert "data: cases.csv" in figures_and_notes(submit(tmp_path, design(40)[:4]))
     (tmp_path / "cases.csv").write_text("day,n\n3,1\n")
-    assert "data: cases.csv" in render(mops.open_job("waves", tmp_path / "storage")), "the job keeps its data"
-    page = render(submit(tmp_path, design(40)[:4], name="later"))
-    assert "The figures have no data: the data have no column &#39;cases&#39; (cases.csv)." in page
+    assert "data: cases.csv" in figures_and_notes(mops.open_job("waves", tmp_path / "storage"))
+    later = figures_and_notes(submit(tmp_path, design(40)[:4], name="later"))
+    assert "The figures have no data: the data have no column 'cases' (cases.csv)." in later
 
 
 def test_data_of_a_late_column_are_shown_and_a_note_names_data_that_fit_no_figure(tmp_path: Path) -> None:
@@ -383,16 +364,6 @@ def test_names_and_messages_of_a_study_stay_text(tmp_path: Path) -> None:
     assert "hacked" in page
     assert "<img src=x" not in page
     assert len(re.findall("<script", page)) == 3  # the script of the page, and the chart of each loss as JSON
-
-
-def test_a_job_that_has_failed_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mops")  # the level of the commands
-    with pytest.raises(JobFailed):
-        submit(tmp_path, design(40)[30:], settings=Settings(slots=1, batch_size=1, retries=0, max_failures="2"))
-    page = render(mops.open_job("waves", tmp_path / "storage"))
-    assert "The job stopped after" in page
-    assert "MAX_FAILURES" in page
-    assert "mops jobs logs waves --tail 50" in page
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def check(rows: list[dict[str, str]], y: np.ndarray) -> None:
     assert len(rows) == 6
 
 
-def test_the_indices_of_an_output_are_those_of_salib(ishigami: Job, html: str) -> None:
+def test_the_indices_of_outputs_and_losses_are_those_of_salib(ishigami: Job, html: str) -> None:
     daily = raw(ishigami, "outputs/daily")
     last = daily[daily["day"] == 2].groupby("group")["y"].mean()
     assert N * 5 - 40 < len(last) < N * 5
@@ -89,17 +89,9 @@ def test_the_indices_of_an_output_are_those_of_salib(ishigami: Job, html: str) -
     check(csv_of(html, "ishigami-sobol-indices-of-last-daily-y.csv"), y)
     assert f"{N - len(y) // 5} of the 64 blocks are left out, because a set of them has no value." in html
     assert "The parameter sets are a Saltelli design: 64 blocks of 5 sets." in html
-
-
-def test_the_indices_of_a_loss_are_those_of_salib(ishigami: Job, html: str) -> None:
-    check(
-        csv_of(html, "ishigami-sobol-indices-of-far.csv"),
-        blocks_of(raw(ishigami, "losses").set_index("group")["loss"]),
-    )
-
-
-def test_a_result_that_does_not_vary_has_no_figure(html: str) -> None:
-    assert "Sobol indices of summary.same" not in html
+    assert "Sobol indices of summary.same" not in html, "a result that does not vary"
+    losses = raw(ishigami, "losses").set_index("group")["loss"]
+    check(csv_of(html, "ishigami-sobol-indices-of-far.csv"), blocks_of(losses))
 
 
 def test_a_chart_has_the_indices_of_the_report(ishigami: Job, html: str) -> None:
@@ -121,6 +113,9 @@ def test_a_plot_of_another_design_says_which_one_has_sobol_indices(tmp_path: Pat
     with pytest.raises(UsageError, match="the parameter sets of job 'waves' are not a Saltelli design") as refused:
         job.plot.sobol()
     assert refused.value.hint == "draw the sets with SALib.sample.sobol.sample, and keep their order"
+    page = render(job)
+    assert "a Saltelli design whose parameters are continuous, as sobol.sample of SALib makes it" in page
+    assert "Sobol indices of" not in page
 
 
 def test_a_large_output_is_read_in_pieces(ishigami: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +124,6 @@ def test_a_large_output_is_read_in_pieces(ishigami: Job, monkeypatch: pytest.Mon
     pieces = measured_of(data_of(ishigami))
     assert pieces.design == whole.design
     assert pieces.table.sort_by("group").equals(whole.table.sort_by("group"))
-
-
-def test_a_report_of_another_design_says_which_one_has_sobol_indices(tmp_path: Path) -> None:
-    page = render(submit(tmp_path, design(16)))
-    assert "a Saltelli design whose parameters are continuous, as sobol.sample of SALib makes it" in page
-    assert "Sobol indices of" not in page
 
 
 def test_a_rare_result_has_a_figure(tmp_path: Path) -> None:

@@ -9,17 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import axe
 from job_folders import folder_of
 from mops.jobs.job import Job
 from mops.report.content import Block, Figure, Gallery
 from mops.report.facts import Facts
 from mops.report.outputs import outputs
 
-from .report_lab import Opened, saved, submit
+from .report_lab import submit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 RESULTS = """
 import math, random
@@ -74,11 +73,6 @@ def stored(job: Job, column: str) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return results(tmp_path_factory.mktemp("results"), "ab")
-
-
-@pytest.fixture(scope="module")
-def page_of_job(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(job, tmp_path_factory.mktemp("pages"))
 
 
 def test_the_counts_are_those_of_the_stored_values(job: Job) -> None:
@@ -146,13 +140,6 @@ def test_long_names_of_divisions_keep_both_ends(tmp_path: Path) -> None:
     assert [text[-2:] for text in texts] == ["12", "20"]
 
 
-def test_four_simulations_have_no_figure(tmp_path: Path) -> None:
-    figures, notes = parts(results(tmp_path, "ab", n=2))
-    assert figures == []
-    assert notes[0].startswith("Without a figure: output.final_size, output.peak, ")
-    assert notes[0].endswith("(fewer than 5 values).")
-
-
 def test_a_single_row_with_a_time_has_histograms_and_no_course(tmp_path: Path) -> None:
     """A fan chart showed the cost along the time at which simulations ended."""
     job = job_of(tmp_path, WITH_TIME, [{"beta": i / 20} for i in range(20)])
@@ -170,16 +157,3 @@ def test_several_rows_of_a_simulation_have_a_note(tmp_path: Path) -> None:
     assert [figure.title for figure in figures] == ["cases (daily)"]
     (note,) = notes
     assert note.startswith("The output agents has no figure: it has several rows for a simulation, and no column such")
-
-
-def test_a_browser_shows_them_on_each_screen(page: Page, page_of_job: Path) -> None:
-    opened = Opened(page, page_of_job)
-    assert page.locator("#outputs figure").count() == 6
-    for width in (400, 1280):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert opened.overflow() <= 0
-        assert opened.empty_figures() == []
-    try:
-        assert axe.faults(page) == []
-    except axe.NoAxeError as missing:
-        pytest.skip(str(missing))

@@ -67,6 +67,8 @@ def test_ctrl_c_commits_finished_groups(study: StudyLab) -> None:
     assert runner.children() == children, "Ctrl-C reached a child"
     runner.let_go()
     assert runner.wait() == 130, runner.said
+    assert "cancelled in" in runner.said
+    assert "Traceback" not in runner.said
     assert_stopped_and_resumable(study, runner)
 
 

@@ -91,13 +91,6 @@ def test_the_prior_is_even_in_the_logarithm_on_a_log_scale_and_over_values() -> 
     assert n.mean == pytest.approx(2.5, abs=0.15)
 
 
-def test_the_shares_of_values_follow_their_likelihood() -> None:
-    fitting = importance({"kind": {"values": ["a", "b"]}, **X})
-    history = played(fitting, lambda params: math.log(9) if params["kind"] == "b" else 0.0, 256, 4)
-    kind, _ = calibration(fitting, history).marginals()
-    assert kind.shares == pytest.approx({"a": 0.9, "b": 0.1}, abs=0.03)
-
-
 def test_a_temperature_divides_the_loss() -> None:
     space = {"x": {"min": -100, "max": 100}}
     cold, hot = importance(space), importance(space, temperature=4)

@@ -26,28 +26,26 @@ def scored(losses: Any, name: str = "x") -> ScoredSets:
     return ScoredSets(pa.table(columns), ("fit",), (name,))
 
 
-@pytest.mark.parametrize(
-    ("losses", "is_log"),
-    [
+def test_all_figures_of_a_loss_have_the_same_scale_and_its_title_says_so(subtests: pytest.Subtests) -> None:
+    """One figure of a loss was logarithmic and another one was not, because each looked at its own values."""
+    for losses, is_log in [
         (np.geomspace(0.01, 100, 40), True),
         (np.linspace(0.01, 100, 40), False),  # most are large
         (np.geomspace(1, 90, 40), True),
         (np.geomspace(1, 9, 40), False),  # less than a decade
         (np.append(np.geomspace(0.01, 100, 40), 0.0), False),
-    ],
-)
-def test_all_figures_of_a_loss_have_the_same_scale_and_its_title_says_so(losses: np.ndarray, is_log: bool) -> None:
-    """One figure of a loss was logarithmic and another one was not, because each looked at its own values."""
-    sets = scored(losses)
-    found = (
-        sets.is_log(),
-        profile(sets, "x").is_log,
-        distribution(sets).bins.kind == "log",
-        parallel(sets, 10, 10).axes[-1].kind == "log",
-    )
-    assert found == (is_log,) * 4
-    drawn = charts.profile(profile(sets, "x")).to_dict()["layer"][0]["encoding"]["y"]
-    assert (drawn["scale"].get("type") == "log") == is_log == drawn["title"].endswith("(log scale)")
+    ]:
+        with subtests.test(losses=losses, is_log=is_log):
+            sets = scored(losses)
+            found = (
+                sets.is_log(),
+                profile(sets, "x").is_log,
+                distribution(sets).bins.kind == "log",
+                parallel(sets, 10, 10).axes[-1].kind == "log",
+            )
+            assert found == (is_log,) * 4
+            drawn = charts.profile(profile(sets, "x")).to_dict()["layer"][0]["encoding"]["y"]
+            assert (drawn["scale"].get("type") == "log") == is_log == drawn["title"].endswith("(log scale)")
 
 
 def test_the_axis_of_bins_fits_their_kind() -> None:
@@ -66,24 +64,20 @@ def test_the_axis_of_bins_fits_their_kind() -> None:
     assert len(long["title"]) < 36
 
 
-@pytest.mark.parametrize(
-    ("shown", "kind", "ticks"),
-    [
+def test_an_axis_over_decades_has_a_linear_part_if_there_is_a_zero(subtests: pytest.Subtests) -> None:
+    for shown, kind, ticks in [
         ([0.02, 5.0, 3000.0], "log", None),
         ([0.0, 0.02, 3000.0], "symlog", [0, 0.1, 1, 10, 100, 1000]),
         ([0.0, 1e-30, 1e4], "symlog", [0, 0.001, 0.1, 10, 1000]),
         ([-1.0, 1e6], None, None),
-    ],
-)
-def test_an_axis_over_decades_has_a_linear_part_if_there_is_a_zero(
-    shown: list[float], kind: str | None, ticks: list[float] | None
-) -> None:
-    y = charts.value_y("cases", np.array(shown), has_decades=True, is_shared=True).to_dict()
-    assert y["scale"].get("type") == kind
-    assert y["scale"]["domain"] == [min(shown), max(shown)]
-    assert ("log scale" in y["title"]) == (kind is not None)
-    if ticks is not None:
-        assert y["axis"]["values"] == pytest.approx(ticks)
+    ]:
+        with subtests.test(shown=shown, kind=kind, ticks=ticks):
+            y = charts.value_y("cases", np.array(shown), has_decades=True, is_shared=True).to_dict()
+            assert y["scale"].get("type") == kind
+            assert y["scale"]["domain"] == [min(shown), max(shown)]
+            assert ("log scale" in y["title"]) == (kind is not None)
+            if ticks is not None:
+                assert y["axis"]["values"] == pytest.approx(ticks)
 
 
 def test_names_of_a_study_are_values_and_no_fields() -> None:
@@ -140,9 +134,8 @@ def levels(low: float, high: float, n: int = 10) -> list[list[float]]:
     return [[low + (high - low) * i / (n - 1)] * 3 for i in range(n)]
 
 
-@pytest.mark.parametrize(
-    ("under", "over", "is_cut"),
-    [
+def test_a_fan_below_another_one_may_be_cut_off(subtests: pytest.Subtests) -> None:
+    for under, over, is_cut in [
         (levels(0, 50), levels(2, 3), True),
         (levels(2.2, 2.8), levels(2, 3), False),
         (levels(0, 50, n=9), levels(2, 3), True),
@@ -150,14 +143,11 @@ def levels(low: float, high: float, n: int = 10) -> list[list[float]]:
         # An axis down to 0 cuts nothing off at its lower end.
         ([[0, 0.01, 1, 900, 0]] * 10, [[0.001, 0.01, 1, 1000, 0.001]] * 10, False),
         ([[0, 0.01, 1, 1100, 0]] * 10, [[0.001, 0.01, 1, 1000, 0.001]] * 10, True),
-    ],
-)
-def test_a_fan_below_another_one_may_be_cut_off(
-    under: list[list[float]], over: list[list[float]], is_cut: bool
-) -> None:
-    below, above = fan(under), fan(over)
-    _, found = course_charts.compared(below, above, ("all", "best"), has_decades=have_decades([below, above]))
-    assert found == is_cut
+    ]:
+        with subtests.test(under=under, over=over, is_cut=is_cut):
+            below, above = fan(under), fan(over)
+            _, found = course_charts.compared(below, above, ("all", "best"), has_decades=have_decades([below, above]))
+            assert found == is_cut
 
 
 def test_the_axes_of_trials_cut_no_point_in_half() -> None:

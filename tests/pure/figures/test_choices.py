@@ -23,9 +23,8 @@ MONTHLY = schema(date=pa.date32(), births=pa.int64())
 SCHEMAS = {"summary": SUMMARY, "daily": DAILY, "monthly": MONTHLY}
 
 
-@pytest.mark.parametrize(
-    ("columns", "chosen"),
-    [
+def test_the_index_column_has_a_known_name_and_a_place_on_an_axis(subtests: pytest.Subtests) -> None:
+    for columns, chosen in [
         ({"day": pa.int32(), "t": pa.float64()}, "t"),
         ({"Year": pa.int32(), "n": pa.int64()}, "Year"),
         ({"date": pa.date32()}, "date"),
@@ -33,12 +32,9 @@ SCHEMAS = {"summary": SUMMARY, "daily": DAILY, "monthly": MONTHLY}
         ({"day": pa.string(), "step": pa.int64()}, "step"),
         ({"days_ill": pa.int64()}, None),
         ({"group": pa.int32()}, None),
-    ],
-)
-def test_the_index_column_has_a_known_name_and_a_place_on_an_axis(
-    columns: dict[str, pa.DataType], chosen: str | None
-) -> None:
-    assert index_column(pa.schema(list(columns.items()))) == chosen
+    ]:
+        with subtests.test(columns=columns, chosen=chosen):
+            assert index_column(pa.schema(list(columns.items()))) == chosen
 
 
 def test_the_first_output_with_an_index_column_is_shown() -> None:
@@ -68,9 +64,8 @@ def test_what_the_user_names_is_kept() -> None:
     assert choose_course(SCHEMAS, x="peak_day") == Course("summary", "peak_day", ("attack_rate",))
 
 
-@pytest.mark.parametrize(
-    ("named", "what", "hint"),
-    [
+def test_a_name_that_does_not_fit_is_refused(subtests: pytest.Subtests) -> None:
+    for named, what, hint in [
         (("dayly",), "there is no output 'dayly'", "did you mean 'daily'?"),
         (("daily", None, ["infect"]), "there is no column 'infect'", "did you mean 'infected'?"),
         (("daily", None, ["place"]), "column 'place' has the type string, and a fan chart needs numbers", None),
@@ -82,13 +77,12 @@ def test_what_the_user_names_is_kept() -> None:
         (("daily", "seed"), "column 'seed' has the type uint64, and the horizontal axis needs numbers or times", None),
         (("summary",), "no output has the columns of a fan chart: an index column such as 'day', and a number", None),
         ((None, "q"), "no output has the columns of a fan chart: 'q'", None),
-    ],
-)
-def test_a_name_that_does_not_fit_is_refused(named: tuple, what: str, hint: str | None) -> None:
-    with pytest.raises(UsageError) as raised:
-        choose_course(SCHEMAS, *named)
-    assert raised.value.what == what
-    assert hint is None or raised.value.hint == hint
+    ]:
+        with subtests.test(named=named, what=what, hint=hint):
+            with pytest.raises(UsageError) as raised:
+                choose_course(SCHEMAS, *named)
+            assert raised.value.what == what
+            assert hint is None or raised.value.hint == hint
 
 
 def test_a_fan_is_divided_by_the_first_text_or_boolean_with_few_values() -> None:

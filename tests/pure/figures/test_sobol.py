@@ -49,11 +49,12 @@ def columns_of(design: SaltelliDesign, y: np.ndarray) -> tuple[np.ndarray, np.nd
     return index, low, high
 
 
-@pytest.mark.parametrize("second", [False, True])
-def test_the_design_of_salib_is_found_and_constants_are_left_out(second: bool) -> None:
-    points = sample(second=second)
-    more = {"same": [3] * len(points), "text": ["a"] * len(points), "none": pa.nulls(len(points), pa.int64())}
-    assert saltelli_design(table_of(points, **more)) == SaltelliDesign(tuple(NAMES), 64, 8 if second else 5)
+def test_the_design_of_salib_is_found_and_constants_are_left_out(subtests: pytest.Subtests) -> None:
+    for second in [False, True]:
+        with subtests.test(second=second):
+            points = sample(second=second)
+            more = {"same": [3] * len(points), "text": ["a"] * len(points), "none": pa.nulls(len(points), pa.int64())}
+            assert saltelli_design(table_of(points, **more)) == SaltelliDesign(tuple(NAMES), 64, 8 if second else 5)
 
 
 def test_two_parameters_with_second_order_are_a_design_after_equal_sets_were_joined() -> None:
@@ -79,19 +80,20 @@ def test_no_other_sets_are_a_design() -> None:
     assert saltelli_design(pa.table({})) is None
 
 
-@pytest.mark.parametrize("second", [False, True])
-def test_the_indices_are_those_of_salib(second: bool) -> None:
-    points = sample(512, second=second)
-    design = saltelli_design(table_of(points))
-    assert design is not None
-    y = 1e3 + ishigami(points)
-    index, low, high = columns_of(design, y)
-    # Only second-order indices need the others.
-    own = np.delete(y.reshape(-1, design.size), slice(4, -1), axis=1).ravel()
-    theirs = salib.analyze(PROBLEM, own, calc_second_order=False, num_resamples=1_000, seed=2)
-    np.testing.assert_allclose(index, [theirs["S1"], theirs["ST"]], rtol=1e-9, atol=1e-12)
-    half = np.array([theirs["S1_conf"], theirs["ST_conf"]])
-    np.testing.assert_allclose((high - low) / 2, half, rtol=0.15)
+def test_the_indices_are_those_of_salib(subtests: pytest.Subtests) -> None:
+    for second in [False, True]:
+        with subtests.test(second=second):
+            points = sample(512, second=second)
+            design = saltelli_design(table_of(points))
+            assert design is not None
+            y = 1e3 + ishigami(points)
+            index, low, high = columns_of(design, y)
+            # Only second-order indices need the others.
+            own = np.delete(y.reshape(-1, design.size), slice(4, -1), axis=1).ravel()
+            theirs = salib.analyze(PROBLEM, own, calc_second_order=False, num_resamples=1_000, seed=2)
+            np.testing.assert_allclose(index, [theirs["S1"], theirs["ST"]], rtol=1e-9, atol=1e-12)
+            half = np.array([theirs["S1_conf"], theirs["ST_conf"]])
+            np.testing.assert_allclose((high - low) / 2, half, rtol=0.15)
 
 
 def test_the_indices_of_ishigami_are_known() -> None:
@@ -130,10 +132,11 @@ def test_equal_data_give_equal_intervals_also_for_another_unit() -> None:
     np.testing.assert_allclose(first, columns_of(design, ishigami(points) * 1e300), rtol=1e-9)
 
 
-@pytest.mark.parametrize("y", [np.zeros(320), np.full(320, 0.1) * 3, np.full(320, math.nan)])
-def test_a_measure_that_does_not_vary_has_no_indices(y: np.ndarray) -> None:
-    design = SaltelliDesign(tuple(NAMES), 64, 5)
-    assert np.isnan(columns_of(design, y)).all()
+def test_a_measure_that_does_not_vary_has_no_indices(subtests: pytest.Subtests) -> None:
+    for y in [np.zeros(320), np.full(320, 0.1) * 3, np.full(320, math.nan)]:
+        with subtests.test(y=y):
+            design = SaltelliDesign(tuple(NAMES), 64, 5)
+            assert np.isnan(columns_of(design, y)).all()
 
 
 def test_few_blocks_give_no_indices() -> None:

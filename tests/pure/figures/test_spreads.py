@@ -78,9 +78,10 @@ def test_the_counts_are_those_between_the_edges() -> None:
     assert [row["n"] for row in rows] == expected
 
 
-@pytest.mark.parametrize(("n", "has_figure"), [(0, False), (4, False), (5, True)])
-def test_fewer_than_five_values_have_no_figure(n: int, has_figure: bool) -> None:
-    assert bool(spreads(source([*map(float, range(n)), math.nan, None]))) == has_figure
+def test_fewer_than_five_values_have_no_figure(subtests: pytest.Subtests) -> None:
+    for n, has_figure in [(0, False), (4, False), (5, True)]:
+        with subtests.test(n=n, has_figure=has_figure):
+            assert bool(spreads(source([*map(float, range(n)), math.nan, None]))) == has_figure
 
 
 def test_a_text_has_no_figure() -> None:

@@ -187,7 +187,6 @@ def test_a_condition_that_does_not_fit_is_an_error(subtests: pytest.Subtests) ->
         ("name > 1", r"column 'name' \(string\) cannot be compared with 1"),
         ("x in [1, 'a']", r"column 'x' \(int64\) cannot be compared with 'a'"),
         ("x > name", r"column 'x' \(int64\) cannot be compared with column 'name' \(string\)"),
-        ("x in [1, '']", r"column 'x' \(int64\) cannot be compared with ''"),
         ("x < None", r"column 'x' \(int64\) is not less or greater than None"),
         ("name + 1 > 2", r"column 'name' \(string\) cannot be combined with 1"),
         ("x is 1", "'x is 1' is not possible in a condition"),
@@ -200,9 +199,7 @@ def test_a_condition_that_does_not_fit_is_an_error(subtests: pytest.Subtests) ->
         ("peak day == 1", "cannot be read.*`peak day`"),
         ("(" * 500 + "x" + ")" * 500, "cannot be read"),
         (f"x + {2**63} > 1", "9223372036854775808 does not fit into a 64-bit integer"),
-        ({"x": "a"}, r"column 'x' \(int64\) cannot be compared with 'a'"),
         ({"t": 5}, r"column 't' \(timestamp\[us\]\) cannot be compared with 5"),
-        ({"t": "soon"}, "cannot be compared with 'soon'"),
         ({"t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "cannot be compared with"),
         ({"param_id": "xyz"}, "no parameter set has a param_id that begins with 'xyz'"),
     ]:

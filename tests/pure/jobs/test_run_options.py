@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import pyarrow as pa
 import pytest
 
 import mops
@@ -29,12 +28,13 @@ def test_a_study_that_is_no_path_is_refused_with_what_is_accepted(tmp_path: Path
         mops.submit(study, storage=tmp_path)
 
 
-@pytest.mark.parametrize("argument", ["storage", "project"])
-def test_a_folder_that_is_no_path_is_refused(tmp_path: Path, argument: str) -> None:
-    (tmp_path / "study.json").write_text('{"model": "model:run", "parameter_sets": [{"x": 1}]}')
-    folders: Any = {"storage": tmp_path / "storage"} | {argument: {"a": 1}}
-    with pytest.raises(UsageError, match=f"{argument} is a dict, not a path"):
-        mops.submit(tmp_path / "study.json", **folders)
+def test_a_folder_that_is_no_path_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for argument in ["storage", "project"]:
+        with subtests.test(argument=argument):
+            (tmp_path / "study.json").write_text('{"model": "model:run", "parameter_sets": [{"x": 1}]}')
+            folders: Any = {"storage": tmp_path / "storage"} | {argument: {"a": 1}}
+            with pytest.raises(UsageError, match=f"{argument} is a dict, not a path"):
+                mops.submit(tmp_path / "study.json", **folders)
 
 
 def test_an_unknown_option_is_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -54,38 +54,42 @@ def test_a_launch_uses_and_keeps_the_limits_of_its_job_and_of_its_study() -> Non
     assert study.settings.sim_memory == 1 << 30
 
 
-@pytest.mark.parametrize("function", [mops.submit, mops.resume, mops.retry])
-def test_the_shared_options_are_in_the_signature(function: Any) -> None:
+def test_the_shared_options_are_in_the_signature(subtests: pytest.Subtests) -> None:
     """Notebooks complete the names that they find there."""
-    parameters = inspect.signature(function).parameters
-    assert set(RunOptions.__annotations__) < set(parameters)
-    assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    for function in [mops.submit, mops.resume, mops.retry]:
+        with subtests.test(function=function):
+            parameters = inspect.signature(function).parameters
+            assert set(RunOptions.__annotations__) < set(parameters)
+            assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
-@pytest.mark.parametrize("function", [mops.submit, mops.calibrate])
-def test_the_docstring_describes_each_parameter(function: Any) -> None:
-    described = inspect.getdoc(function) or ""
-    names = [*inspect.signature(function).parameters]
-    assert [name for name in names if not re.search(rf"^(\w+, )*{name}\b", described, re.MULTILINE)] == []
+def test_the_docstring_describes_each_parameter(subtests: pytest.Subtests) -> None:
+    for function in [mops.submit, mops.calibrate]:
+        with subtests.test(function=function):
+            described = inspect.getdoc(function) or ""
+            names = [*inspect.signature(function).parameters]
+            assert [name for name in names if not re.search(rf"^(\w+, )*{name}\b", described, re.MULTILINE)] == []
 
 
 WIDER = {"method": Method | str, "objectives": Sequence[str], "python": str | Path}
 """Of these options, Python accepts other types than the record."""
 
 
-@pytest.mark.parametrize(("keywords", "options"), [(CalibrateOptions, Plan), (RunOptions, JobOptions)])
-def test_the_keywords_of_python_are_the_options_of_the_command_line(keywords: Any, options: Any) -> None:
+def test_the_keywords_of_python_are_the_options_of_the_command_line(subtests: pytest.Subtests) -> None:
     """The fields of ``options`` make both. Only for editors and mypy, the keywords stand in a class of their own."""
-    ours, theirs = get_type_hints(options), get_type_hints(keywords)
-    for name, *_ in options_of(options):
-        assert WIDER.get(name, ours[name]) | None == theirs[name] | None, name
+    for keywords, options in [(CalibrateOptions, Plan), (RunOptions, JobOptions)]:
+        with subtests.test(keywords=keywords, options=options):
+            ours, theirs = get_type_hints(options), get_type_hints(keywords)
+            for name, *_ in options_of(options):
+                assert WIDER.get(name, ours[name]) | None == theirs[name] | None, name
 
 
-@pytest.mark.parametrize(("method", "schema"), [("losses", LOSSES), ("failures", FAILURES), ("samples", SAMPLES)])
-def test_the_docstring_of_a_table_has_its_columns_and_types(method: str, schema: pa.Schema) -> None:
-    text = inspect.getdoc(getattr(mops.Job, method)) or ""
-    for field in schema:
-        word = {"double": "float64"}.get(str(field.type), str(field.type).split("[")[0].split("<")[0])
-        named = re.search(rf"``{field.name}``(?:, ``\w+``)*\s+\((\w+)", text)
-        assert named, f"{method} does not document {field.name}"
-        assert named[1] == word
+def test_the_docstring_of_a_table_has_its_columns_and_types(subtests: pytest.Subtests) -> None:
+    for method, schema in [("losses", LOSSES), ("failures", FAILURES), ("samples", SAMPLES)]:
+        with subtests.test(method=method, schema=schema):
+            text = inspect.getdoc(getattr(mops.Job, method)) or ""
+            for field in schema:
+                word = {"double": "float64"}.get(str(field.type), str(field.type).split("[")[0].split("<")[0])
+                named = re.search(rf"``{field.name}``(?:, ``\w+``)*\s+\((\w+)", text)
+                assert named, f"{method} does not document {field.name}"
+                assert named[1] == word

@@ -206,17 +206,19 @@ def test_a_suspended_job_without_labels_is_not_queued() -> None:
     assert phase_of(suspended, []).word == "suspended"
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_is_never_lost(phase: str) -> None:
+def test_a_pod_that_has_ended_is_never_lost(subtests: pytest.Subtests) -> None:
     """A finalizer keeps the pod's record. The Job controller of Kubernetes sets one."""
-    assert phase_of(job(), [{**NODE_DEAD, "status": {"phase": phase}}], now=NOW).word == "retrying"
+    for phase in ["Succeeded", "Failed"]:
+        with subtests.test(phase=phase):
+            assert phase_of(job(), [{**NODE_DEAD, "status": {"phase": phase}}], now=NOW).word == "retrying"
 
 
-@pytest.mark.parametrize(("until", "word"), [("2026-11-21T11:59:00Z", "lost"), ("2026-11-21T11:59:01Z", "running")])
-def test_a_pod_is_lost_a_minute_after_its_grace_period(until: str, word: str) -> None:
-    late = {**NODE_DEAD, "metadata": {**NODE_DEAD["metadata"], "deletionTimestamp": until}}
-    assert phase_of(job(), [late], now=NOW).word == word
-    assert phase_of(job(), [{**late, "spec": {}}], now=NOW).word == "running", "it is on no node"
+def test_a_pod_is_lost_a_minute_after_its_grace_period(subtests: pytest.Subtests) -> None:
+    for until, word in [("2026-11-21T11:59:00Z", "lost"), ("2026-11-21T11:59:01Z", "running")]:
+        with subtests.test(until=until, word=word):
+            late = {**NODE_DEAD, "metadata": {**NODE_DEAD["metadata"], "deletionTimestamp": until}}
+            assert phase_of(job(), [late], now=NOW).word == word
+            assert phase_of(job(), [{**late, "spec": {}}], now=NOW).word == "running", "it is on no node"
 
 
 def test_the_pod_of_a_suspended_job_may_still_be_ending() -> None:
@@ -253,36 +255,35 @@ def test_the_last_event_decides_even_without_a_last_timestamp() -> None:
     assert event_time({}) == ""
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
+def test_the_newest_refusal_of_a_deployments_pods_is_its_reason(subtests: pytest.Subtests) -> None:
+    """Regression: the event of a ReplicaSet from before an upgrade, or nothing if the text had another form."""
+    for message, reason in [
         ('pods "mops-worker-5-x" is forbidden: exceeded quota: few, used: pods=1', "exceeded quota: few, used: pods=1"),
         ("admission webhook denied the request: no owner", "admission webhook denied the request: no owner"),
-    ],
-)
-def test_the_newest_refusal_of_a_deployments_pods_is_its_reason(message: str, reason: str) -> None:
-    """Regression: the event of a ReplicaSet from before an upgrade, or nothing if the text had another form."""
-    old = event("FailedCreate", "old", "ReplicaSet", "mops-worker-1", at="2026-11-21T10:00:01Z")
-    new = event("FailedCreate", message, "ReplicaSet", "mops-worker-5", at="2026-11-21T10:00:02Z")
-    other = event("FailedCreate", "other", "ReplicaSet", "mops-workers-9", at="2026-11-21T10:00:03Z")
-    assert refused_pods([old, new, other], "mops-worker") == reason
-    assert refused_pods([other], "mops-worker") == ""
+    ]:
+        with subtests.test(message=message, reason=reason):
+            old = event("FailedCreate", "old", "ReplicaSet", "mops-worker-1", at="2026-11-21T10:00:01Z")
+            new = event("FailedCreate", message, "ReplicaSet", "mops-worker-5", at="2026-11-21T10:00:02Z")
+            other = event("FailedCreate", "other", "ReplicaSet", "mops-workers-9", at="2026-11-21T10:00:03Z")
+            assert refused_pods([old, new, other], "mops-worker") == reason
+            assert refused_pods([other], "mops-worker") == ""
 
 
-@pytest.mark.parametrize(
-    ("reason", "kind", "name"),
-    [
+def test_a_refusal_of_pods_is_over_after_another_event_of_the_deployment(subtests: pytest.Subtests) -> None:
+    """Regression: a service without replicas named a quota that had refused its pods ten minutes before."""
+    for reason, kind, name in [
         ("SuccessfulCreate", "ReplicaSet", "mops-worker-5"),
         ("SuccessfulDelete", "ReplicaSet", "mops-worker-5"),
         ("ScalingReplicaSet", "Deployment", "mops-worker"),
-    ],
-)
-def test_a_refusal_of_pods_is_over_after_another_event_of_the_deployment(reason: str, kind: str, name: str) -> None:
-    """Regression: a service without replicas named a quota that had refused its pods ten minutes before."""
-    refusal = event("FailedCreate", "no", "ReplicaSet", "mops-worker-5", at="2026-11-21T10:00:02Z")
-    assert refused_pods([refusal, event(reason, "done", kind, name, at="2026-11-21T10:00:03Z")], "mops-worker") == ""
-    for at in ("2026-11-21T10:00:01Z", "2026-11-21T10:00:02Z"):
-        assert refused_pods([event(reason, "done", kind, name, at=at), refusal], "mops-worker") == "no"
+    ]:
+        with subtests.test(reason=reason, kind=kind, name=name):
+            refusal = event("FailedCreate", "no", "ReplicaSet", "mops-worker-5", at="2026-11-21T10:00:02Z")
+            assert (
+                refused_pods([refusal, event(reason, "done", kind, name, at="2026-11-21T10:00:03Z")], "mops-worker")
+                == ""
+            )
+            for at in ("2026-11-21T10:00:01Z", "2026-11-21T10:00:02Z"):
+                assert refused_pods([event(reason, "done", kind, name, at=at), refusal], "mops-worker") == "no"
 
 
 def test_an_event_without_an_involved_object_is_ignored() -> None:

@@ -13,7 +13,6 @@ from mops.ui.access import (
     WRONG_ORIGIN,
     Access,
     Answer,
-    Decision,
     Request,
     without_token,
 )
@@ -25,9 +24,8 @@ VISIT = Request("GET", "/", HERE, "", "", "right")
 FORM = replace(VISIT, method="POST", path="/jobs/waves/cancel", origin=OURS)
 
 
-@pytest.mark.parametrize(
-    ("request_", "decision"),
-    [
+def test_a_request_is_served_only_with_token_host_and_origin(subtests: pytest.Subtests) -> None:
+    for request_, decision in [
         (VISIT, Answer.SERVE),
         (replace(VISIT, host="localhost:8750"), Answer.SERVE),
         (replace(VISIT, cookie="", token="right"), Answer.ENTER),
@@ -53,10 +51,9 @@ FORM = replace(VISIT, method="POST", path="/jobs/waves/cancel", origin=OURS)
         (replace(FORM, cookie=""), NO_TOKEN),
         (replace(FORM, cookie="", token="right"), NO_TOKEN),
         (replace(FORM, path="/static/page.css", origin="http://evil.example"), WRONG_ORIGIN),
-    ],
-)
-def test_a_request_is_served_only_with_token_host_and_origin(request_: Request, decision: Decision) -> None:
-    assert ACCESS.decide(request_) is decision
+    ]:
+        with subtests.test(request_=request_, decision=decision):
+            assert ACCESS.decide(request_) is decision
 
 
 def test_a_read_only_page_refuses_every_change() -> None:

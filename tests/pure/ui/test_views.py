@@ -55,10 +55,11 @@ def test_the_best_losses_are_shown_from_the_last_sign_of_life() -> None:
     ]
 
 
-@pytest.mark.parametrize("state", ["failed", "interrupted"])
-def test_the_headline_says_why_a_runner_ended(state: str) -> None:
-    ended = replace(ENDED, state=state, error=RunnerError("ClusterError", "the scheduler is gone."))
-    assert ": the scheduler is gone. " in summary_of(ended, 0.0).headline
+def test_the_headline_says_why_a_runner_ended(subtests: pytest.Subtests) -> None:
+    for state in ["failed", "interrupted"]:
+        with subtests.test(state=state):
+            ended = replace(ENDED, state=state, error=RunnerError("ClusterError", "the scheduler is gone."))
+            assert ": the scheduler is gone. " in summary_of(ended, 0.0).headline
 
 
 def test_failures_that_are_not_committed_are_counted_by_verdict() -> None:
@@ -84,11 +85,12 @@ def test_a_job_without_simulations_so_far_has_a_bar() -> None:
     assert [one.percent for one in job_view(seen(waiting)).summary.segments] == [100]
 
 
-@pytest.mark.parametrize("state", [name for name in TONES if name != "unreadable"])
-def test_every_state_has_a_sentence(state: str) -> None:
-    found = summary_of(replace(ENDED, state=state), 0.0)
-    assert found.headline.endswith(".")
-    assert found.tone == TONES[state]
+def test_every_state_has_a_sentence(subtests: pytest.Subtests) -> None:
+    for state in [name for name in TONES if name != "unreadable"]:
+        with subtests.test(state=state):
+            found = summary_of(replace(ENDED, state=state), 0.0)
+            assert found.headline.endswith(".")
+            assert found.tone == TONES[state]
 
 
 COMMANDS = {
@@ -102,13 +104,17 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("state", COMMANDS)
-def test_every_state_has_its_next_steps(state: str) -> None:
+def test_every_state_has_its_next_steps(subtests: pytest.Subtests) -> None:
     """Terminals, reports and the page said different things about what to do next."""
-    verbs = [step.command[0] for step in summary_of(replace(ENDED, state=state), 0.0).steps if step.command]
-    assert verbs == [*COMMANDS[state], *(["results"] if state not in ("running", "succeeded", "partial") else [])]
-    waits = summary_of(replace(ENDED, state=state, counts=Counts()), 0.0, is_waiting=True)
-    assert not waits.steps or state in ("running", "failed"), "Kubernetes has a runner that continues the job"
+    for state in COMMANDS:
+        with subtests.test(state=state):
+            verbs = [step.command[0] for step in summary_of(replace(ENDED, state=state), 0.0).steps if step.command]
+            assert verbs == [
+                *COMMANDS[state],
+                *(["results"] if state not in ("running", "succeeded", "partial") else []),
+            ]
+            waits = summary_of(replace(ENDED, state=state, counts=Counts()), 0.0, is_waiting=True)
+            assert not waits.steps or state in ("running", "failed"), "Kubernetes has a runner that continues the job"
 
 
 @pytest.mark.parametrize(
@@ -154,9 +160,8 @@ def test_a_running_job_that_was_cancelled_says_so_and_offers_no_other_cancel() -
     assert [action.verb for action in ended.actions] == ["resume"]
 
 
-@pytest.mark.parametrize(
-    ("stored", "live", "joined"),
-    [
+def test_the_log_continues_with_the_lines_of_the_sign_of_life(subtests: pytest.Subtests) -> None:
+    for stored, live, joined in [
         ([], [], []),
         (["a"], [], ["a"]),
         ([], ["a"], ["a"]),
@@ -164,13 +169,10 @@ def test_a_running_job_that_was_cancelled_says_so_and_offers_no_other_cancel() -
         (["a", "b", "c"], ["a", "b"], ["a", "b", "c"]),  # the sign of life is older than the last commit
         (["a"], ["c"], ["a", GAP, "c"]),
         (["a", "b", "b"], ["b", "b", "c"], ["a", "b", "b", "c"]),
-    ],
-)
-def test_the_log_continues_with_the_lines_of_the_sign_of_life(
-    stored: list[str], live: list[str], joined: list[str]
-) -> None:
-    assert joined_tail(stored, live, 10) == joined
-    assert joined_tail(stored, live, 2) == joined[-2:]
+    ]:
+        with subtests.test(stored=stored, live=live, joined=joined):
+            assert joined_tail(stored, live, 10) == joined
+            assert joined_tail(stored, live, 2) == joined[-2:]
 
 
 def test_the_list_links_to_its_next_pages_with_the_same_filter() -> None:
@@ -186,9 +188,8 @@ def test_the_list_links_to_its_next_pages_with_the_same_filter() -> None:
 FAILED = Phase("failed", "OOMKilled", pod="vm")
 
 
-@pytest.mark.parametrize(
-    ("host", "phase", "state", "text"),
-    [
+def test_only_the_pod_of_the_last_sign_of_life_interrupts_its_job(subtests: pytest.Subtests) -> None:
+    for host, phase, state, text in [
         ("vm", FAILED, "interrupted", "failed: OOMKilled"),  # before its sign of life is old
         ("", FAILED, "running", ""),  # regression: every pod has a name that starts with an empty host
         ("vm", None, "running", ""),
@@ -196,16 +197,15 @@ FAILED = Phase("failed", "OOMKilled", pod="vm")
         ("vm", Phase("failed", pod="other"), "running", ""),
         ("vm", Phase("gone"), "running", ""),
         ("vm", Phase("pending", pod="vm-2", restarts=1), "running", "pending, its pod ended once before"),
-    ],
-)
-def test_only_the_pod_of_the_last_sign_of_life_interrupts_its_job(
-    host: str, phase: Phase | None, state: str, text: str
-) -> None:
-    running = replace(RUNNING, live=replace(LIVE, host=host))
-    now = with_runner(running, phase)
-    assert (now.state, phase_text(now, phase)) == (state, text)
-    assert (now is running) == (state == "running")
-    assert [action.verb for action in job_view(seen(now)).actions] == (["resume"] if state != "running" else ["cancel"])
+    ]:
+        with subtests.test(host=host, phase=phase):
+            running = replace(RUNNING, live=replace(LIVE, host=host))
+            now = with_runner(running, phase)
+            assert (now.state, phase_text(now, phase)) == (state, text)
+            assert (now is running) == (state == "running")
+            assert [action.verb for action in job_view(seen(now)).actions] == (
+                ["resume"] if state != "running" else ["cancel"]
+            )
 
 
 def test_the_list_shows_the_phases_of_runners() -> None:
