@@ -311,6 +311,10 @@ from pathlib import Path
 
 os.makedirs("out", exist_ok=True)
 Path("table.txt").write_text("imported")
+os.makedirs("links", exist_ok=True)
+Path("links/real.csv").touch()
+os.symlink("real.csv", "links/latest.csv")
+os.symlink("/does/not/exist", "links/broken.csv")
 ABSOLUTE = Path("out").resolve()
 
 def run(params, seed):
