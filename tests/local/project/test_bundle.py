@@ -710,6 +710,7 @@ def test_an_unpacking_that_was_killed_is_not_taken_for_whole(root: Path, cache: 
     n_written = len(list(left.rglob("*.csv")))
     assert 3 <= n_written < 2000
     assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
+    assert list(cache.iterdir()) == [cache / bundle.digest]
 
 
 # --- where ------------------------------------------------------------------------------------------------------------
