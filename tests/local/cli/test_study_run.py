@@ -210,7 +210,7 @@ def test_a_failed_simulation_of_a_job_runs_again_with_a_repaired_model(study: Co
         (("--with-new-code",), "a study file always runs the present files of its project"),
         (
             ("--set", ""),
-            "no parameter set has a param_id that begins with ''",
+            "no parameter set has a param_id that begins with ''\n  at: --set\nhint: use a param_id of the results",
         ),  # of an unset variable: it ran the first set
         (("--set", "zz"), "no parameter set has a param_id that begins with 'zz'"),
         (("--replicate", "2"), "the parameter set has no replicate 2"),
@@ -228,6 +228,7 @@ def test_an_id_of_several_sets_is_an_error(study: CommandLab) -> None:
     ran = study.run("study", "run", study.study, "--set", "1")
     assert ran.code == 2
     assert re.search("parameter sets have a param_id that begins with '1': (1[0-9a-f]{11}, )+", ran.err)
+    assert "at: --set\n" in ran.err
 
 
 def test_a_job_has_its_own_options(study: CommandLab) -> None:
