@@ -112,11 +112,14 @@ class ReadFiles:
     def refused(self) -> set[str]:
         """Return the files that cannot be opened again as they are, by path."""
         refused = set()
-        for fd in self._fds:
+        for i, fd in enumerate(self._fds):
+            path = Path("/proc/self/fd", str(fd)).readlink()
             try:
                 os.close(_opened_again(fd))
+                if any(_share_offset(fd, other) for other in self._fds[:i]):
+                    refused.add(f"{path} (two descriptors with one offset)")
             except OSError as error:
-                refused.add(f"{Path('/proc/self/fd', str(fd)).readlink()} ({error.strerror})")
+                refused.add(f"{path} ({error.strerror})")
         return refused
 
     def open_again(self) -> None:
@@ -135,6 +138,16 @@ def _opened_again(fd: int) -> int:  # with the same flags and offset, even if th
         os.close(again)
         raise
     return again
+
+
+def _share_offset(fd: int, other: int) -> bool:  # one is a duplicate of the other: dup(2)
+    if not os.path.samestat(os.fstat(fd), os.fstat(other)):
+        return False
+    offset, others = os.lseek(fd, 0, os.SEEK_CUR), os.lseek(other, 0, os.SEEK_CUR)
+    os.lseek(fd, offset + 1, os.SEEK_SET)
+    has_moved = os.lseek(other, 0, os.SEEK_CUR) != others
+    os.lseek(fd, offset, os.SEEK_SET)
+    return has_moved
 
 
 _READ_FILE = "file"

@@ -12,7 +12,7 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mops.system import folders
@@ -42,8 +42,13 @@ class WorkingFolder:
         # read-only from then on.
         own: Path,
         tree: Tree,  # links_to(...)
+        targets: Sequence[str] | None = None,  # the files that must exist; None: those to which links lead now
     ):
         self._own, self._tree = own, tree
+        if targets is None:  # an import may make links to each other, relative to their folder, or to nothing
+            found = (target for entries in tree.values() for target in entries.values() if target is not None)
+            targets = [target for target in found if target.startswith("/") and os.path.lexists(target)]
+        self._targets = targets
         self.made = False
         self.path = own / "work"
         # A program that removes the folder removes this too, and a model cannot. Both can remove links.
@@ -53,7 +58,7 @@ class WorkingFolder:
 
     def of(self, own: Path) -> WorkingFolder:
         """Return a folder with the same links in another place."""
-        return WorkingFolder(own, self._tree)
+        return WorkingFolder(own, self._tree, self._targets)
 
     @property
     def changed(self) -> bool:
@@ -69,8 +74,7 @@ class WorkingFolder:
     def is_lost(self) -> bool:
         """Whether another program has removed it, or a file to which it has a link. A model can do neither."""
         # A cleaner of temporary files, `rm -rf ~/.cache`: a failure meanwhile says nothing about the model.
-        targets = (target for entries in self._tree.values() for target in entries.values() if target is not None)
-        if not all(map(os.path.lexists, targets)):
+        if not all(map(os.path.lexists, self._targets)):
             return True
         links = [f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries]
         for _ in range(100):  # a second: on a busy machine, the other program is slow

@@ -295,6 +295,9 @@ def _refusal(expression: pc.Expression, schema: pa.Schema) -> str | None:
 def full_ids(
     starts: Sequence[str],
     ids: pa.Array,  # the param_id of each parameter set of the job
+    *,
+    where: str = "param_id",
+    hint: str = "use a param_id of the results, or of job.params()",  # if no parameter set has such a param_id
 ) -> list[str]:
     """Return the param_ids that begin with some characters; raise UsageError unless each begins exactly one."""
     ids, found = ids.unique(), []
@@ -304,22 +307,21 @@ def full_ids(
         if not length or pc.any(unknown).as_py():
             start = wanted[unknown.index(True).as_py()] if length else ""
             what = f"no parameter set has a param_id that begins with {start!r}"
-            hint = "use a param_id of the results, or of job.params()"
-            raise UsageError(what, where="param_id", hint=hint)
+            raise UsageError(what, where=where, hint=hint)
         chosen = ids.filter(pc.is_in(short, pa.array(wanted, pa.string())))
         if len(chosen) > len(wanted):
-            raise _ambiguous_id(wanted, chosen)
+            raise _ambiguous_id(wanted, chosen, where)
         found += chosen.to_pylist()
     return found
 
 
-def _ambiguous_id(starts: Sequence[str], chosen: pa.Array) -> UsageError:
+def _ambiguous_id(starts: Sequence[str], chosen: pa.Array, where: str) -> UsageError:
     for start in starts:
         several = chosen.filter(pc.starts_with(chosen, start)).to_pylist()
         if len(several) > 1:
             break
     return UsageError(
         f"{len(several):,} parameter sets have a param_id that begins with {start!r}: {told_apart(start, several)}",
-        where="param_id",
+        where=where,
         hint="give more characters",
     )

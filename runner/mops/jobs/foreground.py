@@ -56,7 +56,8 @@ class Source:
         if prefix is None:
             return self.groups.group(0)
         ids = pa.concat_arrays([piece.ids for piece in self.groups.pieces()])
-        (found,) = full_ids([prefix.lower()], ids)
+        hint = "use a param_id of the results, or run the stored study of the job: --job JOB"
+        (found,) = full_ids([prefix.lower()], ids, where="--set", hint=hint)
         return self.groups.group(pc.index(ids, found).as_py())
 
 

@@ -136,13 +136,11 @@ class _Survey:
     def _listed(self, folder: Path, prefix: str) -> list[Path]:
         try:
             paths = sorted(folder.iterdir())
-            mark = folder / ".gitignore"
-            has_results = prefix and mark in paths and mark.read_bytes() == RESULTS.encode()
         except OSError as bad:
             self.problem(prefix.rstrip("/") or ".", f"cannot be listed ({bad.strerror})")
             return []
         is_environment = prefix and folder / "pyvenv.cfg" in paths
-        return [] if is_environment or has_results else paths
+        return [] if is_environment or (prefix and _holds_results(folder)) else paths
 
     def _folder_or_file(self, path: Path, name: str) -> Path | None:
         """Return the real path of a folder to enter, or add a file and return None; ignore what the patterns match."""
@@ -214,6 +212,14 @@ class _Survey:
             limit = mebibytes(TOTAL_LIMIT_BYTES)
             what = f"has {mebibytes(total_bytes)} in all; the limit is {limit}; the largest: {', '.join(sizes)}"
             self.problem(".", what)
+
+
+def _holds_results(folder: Path) -> bool:
+    mark = folder / ".gitignore"
+    try:
+        return mark.is_file() and mark.read_bytes() == RESULTS.encode()
+    except OSError:  # the patterns decide whether it is a problem
+        return False
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:

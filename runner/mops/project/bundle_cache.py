@@ -112,6 +112,8 @@ def _alone(digest: str, cache: Path) -> Iterator[None]:
         # A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
         with suppress(OSError):
             held.enter_context(FileLock(lock, timeout=_LOCK_SECONDS, fallback_to_soft=False))
+            for left in cache.glob(f"{_TEMPORARY}{digest}*"):  # of a process that was killed
+                folders.remove(left)
         try:
             yield
         finally:
@@ -131,7 +133,7 @@ def _storage_errors(cache: Path) -> Iterator[None]:
 
 
 def _unpack(data: bytes, digest: str, cache: Path) -> None:
-    tree = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
+    tree = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{digest}-", dir=cache))
     with ExitStack() as on_failure:
         on_failure.callback(folders.remove, tree)
         _extract(data, digest, tree)

@@ -13,7 +13,6 @@ import platform
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import Enum
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -33,8 +32,8 @@ Code = str | Callable[..., Any]  # an entry point as text, or a function or clas
 # The most bytes that the functions of a job take along. Each process that runs simulations has them in memory.
 LIMIT_BYTES = 100 << 20
 WHERE = "the model or target"
-# The elements of sets that the digest reads in one order: that of a set of texts differs between processes.
-_ORDERED = (str, bytes, int, float, tuple, frozenset, Enum, type(None))
+# Types whose values lead to no other object.
+_FLAT = (str, bytes, int, float, type(None))
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
@@ -75,8 +74,12 @@ class GivenCode:
             "sources": {shown: text for shown, text in sorted(texts.items()) if text},
             "packages": {one.name: one.version for one in importlib.metadata.distributions() if one.name},
         }
+        try:
+            content = digest(self._by_value)
+        except Exception as bad:  # as in pickled
+            raise _refused(self._by_value, bad, LIMIT_BYTES) from bad
         loader = Path(functions_loader.__file__).read_text(encoding="utf-8")
-        code = f"{loader}\n\nDIGEST = {digest(self._by_value)!r}\nglobals().update(load(__file__))\n"
+        code = f"{loader}\n\nDIGEST = {content!r}\nglobals().update(load(__file__))\n"
         return {
             f"{self._module}.py": code.encode(),
             f"{self._module}.pickle": data,
@@ -166,10 +169,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
+# Sets by their id, with the digests of their elements in order; None while these are computed. The set itself keeps its
+# id from being used again.
+_Sets = dict[int, tuple[object, list[str] | None]]
+
+
 class _DigestPickler(_Pickler):
     """Writes bytes that are equal in each process, and do not depend on the place of a function in its file."""
 
-    def __init__(self, target: io.BytesIO):
+    # ``sets``: those found so far. None: put only sets of flat elements in order.
+    def __init__(self, target: io.BytesIO, sets: _Sets | None):
+        self._sets = sets
         super().__init__(target, lambda code: code.replace(co_filename="", co_firstlineno=1, co_linetable=b""))
 
     def persistent_id(self, value: Any) -> object:
@@ -177,10 +187,20 @@ class _DigestPickler(_Pickler):
             # A class has a random id. Equal texts may be one object or two: these bytes are never one object.
             is_random = value in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
             return b"" if is_random else value.encode(errors="surrogatepass")
-        # Sets of other objects may contain each other, which the memo of pickle handles.
-        if type(value) in (set, frozenset) and all(isinstance(one, _ORDERED) for one in value):
-            return [type(value).__name__, *sorted(digest(one) for one in value)]
+        if type(value) in (set, frozenset) and (self._sets is not None or all(type(one) in _FLAT for one in value)):
+            return [type(value).__name__, *self._in_order(value)]
         return None
+
+    def _in_order(self, value: Any) -> list[str]:
+        if self._sets is None:
+            return sorted(_digest(one, None) for one in value)
+        if id(value) not in self._sets:
+            self._sets[id(value)] = value, None
+            self._sets[id(value)] = value, sorted(_digest(one, self._sets) for one in value)
+        found = self._sets[id(value)][1]
+        if found is None:
+            raise RecursionError("a set leads back to itself")
+        return found
 
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
@@ -196,8 +216,15 @@ class _DigestPickler(_Pickler):
 
 def digest(value: object) -> str:
     """Return a digest that is equal for equal functions in other processes, whatever their lines and comments."""
+    try:
+        return _digest(value, {})
+    except (pickle.PicklingError, RecursionError):  # sets that lead back to themselves, which only pickle's memo ends
+        return _digest(value, None)
+
+
+def _digest(value: object, sets: _Sets | None) -> str:
     data = io.BytesIO()
-    _DigestPickler(data).dump(value)
+    _DigestPickler(data, sets).dump(value)
     return blake2b(data.getbuffer(), digest_size=16).hexdigest()
 
 

@@ -33,6 +33,8 @@ def read_text(path: Path, what: str) -> str:
     except FileNotFoundError:
         hint = f"name a {what} file, like {what}.json"
         raise UsageError(f"this {what} file does not exist", where=where, hint=hint) from None
+    except PermissionError:
+        raise UsageError(f"this {what} file is not readable", where=where, hint="check its owner and mode") from None
     except UnicodeDecodeError as bad:
         where += f", byte {bad.start}"
         raise StudyError(f"the {what} file is not UTF-8 text", [], where=where, hint="save it as UTF-8") from None

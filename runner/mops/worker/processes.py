@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from filelock import lock_descriptor
+
 from mops.child.channel import Channel, Message
 from mops.child.texts import without_headings
 from mops.errors import ClusterError, SystemUnfit
@@ -289,8 +291,9 @@ class Scratch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Guards the two below."""
+        """Guards the three below."""
         self._path: Path | None = None
+        self._lock_fd: int | None = None
         self._closed = False
 
     @property
@@ -306,6 +309,10 @@ class Scratch:
                 self._path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
                 if self._path.lstat().st_uid != os.geteuid():  # another user has made it in a shared folder
                     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(self._path))
+                self._unlock()  # it may be another folder now
+                self._lock_fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                with contextlib.suppress(OSError):  # a file system without locks
+                    lock_descriptor(self._lock_fd, blocking=False)  # keeps systemd-tmpfiles from removing old files
             except OSError as bad:
                 raise ClusterError(
                     f"the folder for simulations cannot be made ({bad.strerror})",
@@ -329,8 +336,14 @@ class Scratch:
         with self._lock:
             self._closed = True
             path, self._path = self._path, None
+            self._unlock()
             if path is not None:
                 _remove(path)
+
+    def _unlock(self) -> None:
+        fd, self._lock_fd = self._lock_fd, None
+        if fd is not None:
+            os.close(fd)
 
 
 def _remove(path: Path) -> None:

@@ -208,10 +208,8 @@ def test_a_failed_simulation_of_a_job_runs_again_with_a_repaired_model(study: Co
 def test_wrong_input_is_an_error(study: CommandLab) -> None:
     for arguments, said in {
         ("--with-new-code",): "a study file always runs the present files of its project",
-        (
-            "--set",
-            "",
-        ): "no parameter set has a param_id that begins with ''",  # of an unset variable: it ran the first set
+        # Of an unset variable: it ran the first set.
+        ("--set", ""): "no parameter set has a param_id that begins with ''\n  at: --set\nhint: use a param_id of the results",
         ("--set", "zz"): "no parameter set has a param_id that begins with 'zz'",
         ("--replicate", "2"): "the parameter set has no replicate 2",
         ("--job", "other"): "name a study file or a job, and not both",
@@ -226,6 +224,7 @@ def test_wrong_input_is_an_error(study: CommandLab) -> None:
     ran = study.run("study", "run", study.study, "--set", "1")
     assert ran.code == 2
     assert re.search("parameter sets have a param_id that begins with '1': (1[0-9a-f]{11}, )+", ran.err)
+    assert "at: --set\n" in ran.err
 
 
 @pytest.fixture

@@ -140,6 +140,9 @@ job = mops.submit(model="model:run", sets=[{"x": 1}], name="logged", storage="s"
 print(job.logs())
 logger = logging.getLogger("mops")
 assert (logger.level, logger.propagate, logger.handlers) == (logging.INFO, True, [])
+logging.getLogger().handlers[0].setLevel("WARNING")  # docs/how-to/follow-a-job.md
+job = mops.submit(model="model:run", sets=[{"x": 1}], name="handled", storage="s", settings=settings, local=True)
+print(job.logs())
 logger.setLevel(logging.WARNING)
 mops.submit(model="model:run", sets=[{"x": 1}], name="quiet", storage="s", settings=settings, local=True)
 """
@@ -152,6 +155,8 @@ def test_the_log_has_the_lines_of_mops_and_the_program_decides_on_the_console(tm
     assert code == 0, err
     assert "INFO logged: attempt 1 ends: every simulation has run" in out
     assert "HANDLER logged: attempt 1 ends" in err
+    assert "INFO handled: attempt 1 ends" in out
+    assert "handled" not in err
     assert "quiet" not in err
 
 

@@ -415,6 +415,16 @@ def test_reports_and_folders_of_results_are_left_out(root: Path) -> None:
     assert pack(root).names == ("data/.gitignore", "data/x.csv", "own.html", "sir.py")
 
 
+def test_a_gitignore_that_is_no_file_is_a_problem_only_if_it_is_packed(root: Path) -> None:
+    lay(root, dict.fromkeys(["sir.py", "odd/.gitignore/x", "linked/y", "piped/z"], ""))
+    lay(root, {".mopsignore": "piped/.gitignore\n"})
+    (root / "linked/.gitignore").symlink_to("nothing")
+    os.mkfifo(root / "piped/.gitignore")
+    assert problems(root) == ["linked/.gitignore: does not exist: it was just removed, or is a broken link"]
+    (root / "linked/.gitignore").unlink()
+    assert pack(root).names == (".mopsignore", "linked/y", "odd/.gitignore/x", "piped/z", "sir.py")
+
+
 def test_files_and_projects_that_are_too_big_are_refused_with_the_biggest(root: Path) -> None:
     lay(root, {".mopsignore": "!a\n!b\n"})
     for name, size_mib in {"a": 250, "b": 201.25, "c": 200, "d": 3, "e": 2, "f": 1, "sir.py": 0}.items():
@@ -712,6 +722,7 @@ def test_an_unpacking_that_was_killed_is_not_taken_for_whole(root: Path, cache: 
     n_written = len(list(left.rglob("*.csv")))
     assert 3 <= n_written < 2000
     assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
+    assert list(cache.iterdir()) == [cache / bundle.digest]
 
 
 # --- where ------------------------------------------------------------------------------------------------------------

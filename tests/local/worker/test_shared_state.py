@@ -166,6 +166,10 @@ REFUSED = {
     ),
     "a generator without a seed": ("import numpy as np\nRNG = np.random.default_rng()", "model.RNG"),
     "an old generator without a seed": ("import numpy as np\nRNG = np.random.RandomState()", "model.RNG"),
+    "a duplicated descriptor": (
+        "F = open(HERE / 'model.py')\nG = os.dup(F.fileno())",
+        "opens {here}/model.py (two descriptors with one offset)",
+    ),
     "a sequence of seeds without a seed": ("import numpy as np\nSEEDS = np.random.SeedSequence()", "model.SEEDS"),
     "a bit generator without a seed": ("import numpy as np\nBITS = np.random.PCG64()", "model.BITS"),
     "a generator inside of an object": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -311,6 +312,10 @@ from pathlib import Path
 
 os.makedirs("out", exist_ok=True)
 Path("table.txt").write_text("imported")
+os.makedirs("links", exist_ok=True)
+Path("links/real.csv").touch()
+os.symlink("real.csv", "links/latest.csv")
+os.symlink("/does/not/exist", "links/broken.csv")
 ABSOLUTE = Path("out").resolve()
 
 def run(params, seed):
@@ -388,6 +393,10 @@ def test_a_pool_makes_its_folder_again(lab: PoolLab, project: Path, temporary: P
         make(folder)
         assert values(lab.run(pool, SETS[:1]), "x") == {(0, 0): [1]}
         assert list(temporary.iterdir()) == [folder]
+        fd = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):  # a lock keeps systemd-tmpfiles away
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
 
 
 def test_without_a_usable_temporary_folder_the_error_has_a_hint() -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from mops.errors import ModelError
-from mops.project.functions import digest, pickled
+from mops.project.functions import GivenCode, digest, pickled
 
 MODEL = """
 import math
@@ -96,6 +96,14 @@ class Settings:
     def known(self):
         return {"zz", "yy"} & names
 
+class Point:
+    def __init__(self, name):
+        self.name = name
+    def __hash__(self):
+        return hash(self.name)
+
+points = {Point(name) for name in "abcdefg"}
+
 class Base(abc.ABC):
     @abc.abstractmethod
     def f(self): ...
@@ -110,7 +118,7 @@ def cached(n):
 
 def made(k):
     def simulate(params, seed):
-        return [k, Derived().f(), cached, (lambda z: z in {"q", "w w"}), names, Color.blue]
+        return [k, Derived().f(), cached, (lambda z: z in {"q", "w w"}), names, points, Color.blue]
     return simulate
 
 print(digest({"simulate": made({"p q", "r"}), "model": Derived, "target": lambda: names}))
@@ -220,6 +228,13 @@ def test_objects_that_contain_each_other_have_an_end() -> None:
     one, other = Settings(0.1), Settings(0.2)
     one.near, other.near = {other}, {one}
     assert digest(defined(USES, value=one))
+    inner: tuple[Any, ...] = (Settings(0.3),)
+    inner[0].near = {inner}
+    assert digest(defined(USES, value={inner}))
+    nested: frozenset[Any] = frozenset("x")
+    for _ in range(300):
+        nested = frozenset([nested])
+    assert digest(defined(USES, value=nested))
     recursive = "def simulate(params, seed):\n    return simulate(params, seed - 1) if seed else {}\n"
     assert digest(defined(recursive)) == digest(defined(recursive))
 
@@ -276,3 +291,22 @@ def test_deep_nesting_is_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     assert "recursion" in refusal(defined(USES, value=deep))
+
+
+class OnceReadable:
+    """Stands for an object that the digest cannot read although it can go to another process."""
+
+    n_reads = 0
+
+    def __reduce__(self) -> Any:
+        self.n_reads += 1
+        if self.n_reads > 1:
+            raise ValueError("it was read before")
+        return OnceReadable, ()
+
+
+def test_what_the_digest_cannot_read_is_refused_by_name(tmp_path: Path) -> None:
+    given = GivenCode(tmp_path, tmp_path)
+    given.model(defined(USES, value=OnceReadable()))
+    with pytest.raises(ModelError, match=r"the variable 'value', which simulate uses, cannot go to .*read before"):
+        given.files()

@@ -65,6 +65,16 @@ def test_text_that_is_not_strict_json_is_refused_with_its_place(subtests: pytest
             assert (found_path, found[: len(message)]) == (path, message)
 
 
+def test_a_file_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read every file
+    with pytest.raises(UsageError, match="this space file is not readable") as raised:
+        read_text(Path("space.json"), "space")
+    assert raised.value.hint == "check its owner and mode"
+
+
 def test_all_problems_are_listed_at_once() -> None:
     assert faults('{"a": NaN, "b": {"c": 1, "c": Infinity}}') == [
         ("$.a", "NaN is not JSON; write a finite number"),
