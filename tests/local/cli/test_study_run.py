@@ -206,11 +206,12 @@ def test_a_failed_simulation_of_a_job_runs_again_with_a_repaired_model(study: Co
 
 
 def test_wrong_input_is_an_error(study: CommandLab) -> None:
+    no_set = "no parameter set has a param_id that begins with"
     for arguments, said in {
         ("--with-new-code",): "a study file always runs the present files of its project",
         # Of an unset variable: it ran the first set.
-        ("--set", ""): "no parameter set has a param_id that begins with ''\n  at: --set\nhint: use a param_id of the results",
-        ("--set", "zz"): "no parameter set has a param_id that begins with 'zz'",
+        ("--set", ""): f"{no_set} ''\n  at: --set\nhint: use a param_id of the results",
+        ("--set", "zz"): f"{no_set} 'zz'",
         ("--replicate", "2"): "the parameter set has no replicate 2",
         ("--job", "other"): "name a study file or a job, and not both",
     }.items():
