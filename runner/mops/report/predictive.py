@@ -100,7 +100,7 @@ def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     names = found.trials().filter(pa.array(weights > 0))["job"].unique().to_pylist()
     files = facts.data.files
     existing = set(job_names(files))
-    if lost := [one for one in names if one not in existing or load_job(files, one).round_of != found.name]:
+    if lost := [one for one in names if one not in existing or load_job(files, one).round_of != found.record.identity]:
         return f"the outputs of {' and '.join(lost)} have been deleted"
     return ""
 

@@ -40,6 +40,11 @@ class CalibrationRecord:
     spec: ModelSpec
     n_replicates: int
 
+    @property
+    def identity(self) -> str:
+        """The name and the time, in the records of its jobs: another calibration may get the name."""
+        return f"{self.calibration}/{self.created}"
+
 
 @dataclass(frozen=True)
 class Asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -325,6 +326,31 @@ def test_a_job_with_the_name_of_a_round_is_not_taken_for_it(calibrate_lab: Comma
     assert "Calibration fit" not in page.read_text()
     assert lab.run("calibrations", "delete", "fit", "--yes", cwd=lab.project).code == 0
     assert "jobs/fit-r2/job.json" in lab.stored(), "it belongs to no calibration"
+
+
+def test_a_calibration_does_not_take_the_losses_of_an_earlier_one_of_its_name(calibrate_lab: CommandLab) -> None:
+    """Regression: after a loss of the records, a new calibration took the losses of the earlier model."""
+    lab = calibrate_lab
+    arguments = [
+        "study",
+        "calibrate",
+        "space.json",
+        *MODEL_OPTIONS,
+        "-n",
+        8,
+        "--name",
+        "fit",
+        "--method",
+        "tpe",
+        "--rounds",
+        1,
+    ]
+    assert lab.run(*arguments, cwd=lab.project).code == 0
+    shutil.rmtree(lab.storage / "calibrations" / "fit")
+    lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))
+    ran = lab.run(*arguments, cwd=lab.project)
+    assert ran.code == 2
+    assert "job 'fit-r1' exists and is not a round of calibration 'fit'" in ran.err
 
 
 def test_equal_sets_have_other_seeds_until_the_model_counts_as_deterministic(calibrate_lab: CommandLab) -> None:
