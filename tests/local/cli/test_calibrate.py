@@ -289,23 +289,27 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
 def test_changed_data_and_another_space_are_refused_by_name(calibrate_lab: CommandLab) -> None:
     """Regression: losses against old and new data were mixed without a word."""
     lab = calibrate_lab
+    model = 'DATA = "data.csv"\n' + MODEL
+    lab.write("model.py", model)
     lab.write("data.csv", "cases\n0.3\n")
     arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 8, "--name", "fit", "--method", "tpe"]
     assert lab.run(*arguments, "--rounds", 1, cwd=lab.project).code == 0
+    lab.write("results.csv", "cases\n")
+    assert lab.run(*arguments, "--rounds", 2, cwd=lab.project).code == 0, "an added file is no input of earlier rounds"
     lab.write("data.csv", "cases\n0.7\n")
-    assert lab.run(*arguments, "--rounds", 1, cwd=lab.project).code == 0, "no new round is needed"
-    ran = lab.run(*arguments, "--rounds", 2, cwd=lab.project)
+    assert lab.run(*arguments, "--rounds", 2, cwd=lab.project).code == 0, "no new round is needed"
+    ran = lab.run(*arguments, "--rounds", 3, cwd=lab.project)
     assert ran.code == 2
     assert "files have changed since the earlier rounds of calibration 'fit': data.csv" in ran.err
     assert "--trust-data" in ran.err
-    assert lab.run(*arguments, "--rounds", 2, "--trust-data", cwd=lab.project).code == 0
-    lab.write("model.py", "# A comment.\n" + MODEL)
-    assert lab.run(*arguments, "--rounds", 3, cwd=lab.project).code == 0, "later calls compare with the accepted data"
-    lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))
-    ran = lab.run(*arguments, "--rounds", 3, cwd=lab.project)
+    assert lab.run(*arguments, "--rounds", 3, "--trust-data", cwd=lab.project).code == 0
+    lab.write("model.py", "# A comment.\n" + model)
+    assert lab.run(*arguments, "--rounds", 4, cwd=lab.project).code == 0, "later calls compare with the accepted data"
+    lab.write("model.py", model.replace("- 3) / 0.5", "- 4) / 0.5"))
+    ran = lab.run(*arguments, "--rounds", 4, cwd=lab.project)
     assert ran.code == 2
     assert "exists and fits something else; what differs: the file model.py" in ran.err, "the target has changed"
-    lab.write("model.py", MODEL)
+    lab.write("model.py", model)
     lab.write("space.json", json.dumps({"x": {"min": 0, "max": 11}}))
     ran = lab.run(*arguments, "--seed", 1, cwd=lab.project)
     assert ran.code == 2
