@@ -155,7 +155,7 @@ def _changed(
     job = load_job(files, opened) if opened is not None and job_exists(files, opened) else None
     if job is not None and job.round_of == old.identity:
         bundle = job.bundle
-    elif rounds:
+    elif rounds and rounds[-1].bundle:
         bundle = rounds[-1].bundle
     else:
         return [], []

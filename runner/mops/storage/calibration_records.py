@@ -93,8 +93,8 @@ class Told:
 
     k: int
     job: str
-    bundle: str  # the digest of the job's project, with which later calls compare
-    outcomes: tuple[Outcome, ...]
+    bundle: str = ""  # the digest of the job's project, with which later calls compare; empty: unknown
+    outcomes: tuple[Outcome, ...] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class CalibrationRecords:
 
     def tell(self, asked: Asked, bundle: str, outcomes: tuple[Outcome, ...]) -> None:
         """Store the outcomes of a round; raises as :meth:`begin`."""
-        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, bundle, outcomes)))
+        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, bundle, outcomes=outcomes)))
 
     @property
     def _begin(self) -> str:
