@@ -289,7 +289,8 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
 def test_changed_data_and_another_space_are_refused_by_name(calibrate_lab: CommandLab) -> None:
     """Regression: losses against old and new data were mixed without a word."""
     lab = calibrate_lab
-    model = 'DATA = "data.csv"\n' + MODEL
+    near = "def near_3(params, replicates):\n"
+    model = MODEL.replace(near, near + '    assert "*.csv"\n')  # code that may find added files
     lab.write("model.py", model)
     lab.write("data.csv", "cases\n0.3\n")
     arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 8, "--name", "fit", "--method", "tpe"]
