@@ -20,6 +20,7 @@ class Kubernetes:
         self._serves, self._takes = serves, takes
         self.objects: dict[tuple[str, str], Object] = {}
         self.n_created = 0
+        self.checked: list[Object] = []  # the objects of dry runs
         self.config: Object | None = {"metadata": {"name": "mops-client", "uid": "uid-0"}}
         """The ConfigMap of the release."""
         self.all_pods: list[Object] = []
@@ -59,6 +60,7 @@ class Kubernetes:
         if self.refuses:
             raise ServiceError("exceeded quota: jobs", where=self.where)
         if dry_run:
+            self.checked.append(manifest)
             return manifest
         self.n_created += 1
         made = json.loads(json.dumps(manifest))

@@ -193,9 +193,9 @@ class _Rounds:
             reuse = bool(asked.kept_seeds) and record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
             return submit_prepared(
-                pending, asked.job, launch, job.files, reuse=reuse, round_of=record.calibration, on_start=starts
+                pending, asked.job, launch, job.files, reuse=reuse, round_of=record.identity, on_start=starts
             )
-        if job.record.round_of != record.calibration:
+        if job.record.round_of != record.identity:
             raise JobError(
                 f"job {job.name!r} exists and is not a round of calibration {record.calibration!r}",
                 where=job.files.url,

@@ -83,7 +83,7 @@ def begin(
         )
     new = CalibrationRecord(
         calibration=_checked_name(name, prepared),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),  # a part of its identity
         method=plan.method.value,
         seed=plan.seed,
         space=raw,
@@ -94,7 +94,7 @@ def begin(
     old = records.calibration()
     changed_data: list[str] = []
     if old is not None:
-        changed_code, changed_data = _changed(records, prepared, space)
+        changed_code, changed_data = _changed(records, old, prepared, space)
         _refuse_other(records, old, new, changed_code)
     else:
         # Before the first record, so that the same name can begin again after a mistake in the model.
@@ -147,13 +147,15 @@ def _checked_name(name: str | None, prepared: PreparedStudy) -> str:
     return name
 
 
-def _changed(records: CalibrationRecords, prepared: PreparedStudy, space: object) -> tuple[list[str], list[str]]:
+def _changed(
+    records: CalibrationRecords, old: CalibrationRecord, prepared: PreparedStudy, space: object
+) -> tuple[list[str], list[str]]:
     """Return the code and the other files of the project that have changed since the last round."""
     files, rounds, opened = records.files, records.rounds(), records.open_job()
     job = load_job(files, opened) if opened is not None and job_exists(files, opened) else None
-    if job is not None and job.round_of == records.name:
+    if job is not None and job.round_of == old.identity:
         bundle = job.bundle
-    elif rounds:
+    elif rounds and rounds[-1].bundle:
         bundle = rounds[-1].bundle
     else:
         return [], []

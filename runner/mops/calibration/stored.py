@@ -22,10 +22,10 @@ def calibration_with(job: Job | JobData) -> Calibration | None:
     """Return the calibration of which a job is a round; None: of none, or no round has ended."""
     # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
     # counts.
-    name = job.record.round_of
+    name = job.record.round_of.partition("/")[0]
     records = CalibrationRecords(job.files, name)
     record = records.calibration() if name else None
-    if record is None:
+    if record is None or record.identity != job.record.round_of:
         return None
     rounds, scoring = records.rounds(), records.scoring()
     if not rounds or scoring is None:
@@ -87,6 +87,6 @@ def jobs_of(records: CalibrationRecords) -> list[str]:
 
 def _is_other_job(records: CalibrationRecords, k: int) -> bool:
     try:
-        return load_job(records.files, records.job(k)).round_of != records.name
+        return load_job(records.files, records.job(k)).round_of.partition("/")[0] != records.name
     except MopsError:  # a damaged job
         return False

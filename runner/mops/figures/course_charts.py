@@ -266,7 +266,9 @@ def progress(line: Timeline) -> Chart:
 
 def rate(line: Timeline) -> Chart:
     """Draw the simulations per second."""
-    caption = "Good and failed simulations that reached the runner, per second, between two samples."
+    caption = (
+        "Good and failed simulations that reached the runner, per second, as means over the time before each sample."
+    )
     layers = _lines(line, {"rate": ("rate", BLUE)}, "simulations per second")
     return titled(alt.layer(*layers), "Rate", caption, 420, 200)
 

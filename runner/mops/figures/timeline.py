@@ -19,9 +19,9 @@ class Timeline:
     # At most about 500 rows, in the order of time. A row stands for ``samples`` consecutive samples of one attempt:
     # ``time`` (ms, UTC), ``simulations`` (finished so far), ``failed``, ``durable`` (committed) of the last sample;
     # ``seconds`` since the first sample of the job; ``running_seconds`` without the pauses between attempts; ``rate``
-    # is the mean, in simulations per second (null: the only sample is the first of its attempt, before which no time
-    # has passed); ``memory_bytes`` (the runner with all its processes) and ``runner_bytes`` (the runner alone),
-    # resident, are the greatest of the samples.
+    # is the mean of their rates, in simulations per second (null: the only sample is the first of its attempt, before
+    # which no time has passed); ``memory_bytes`` (the runner with all its processes) and ``runner_bytes`` (the runner
+    # alone), resident, are the greatest of the samples.
     points: pa.Table
     starts: Floats  # the ``running_seconds`` of the first sample of each attempt with samples
     n_simulations: int  # of the whole job

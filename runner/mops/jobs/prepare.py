@@ -130,7 +130,10 @@ def unpacked(files: Files, digest: str) -> Path:
 
 
 def changed_inputs(files: Files, digest: str, prepared: PreparedStudy) -> tuple[list[str], list[str]]:
-    """Return the code and the other files that differ from a stored bundle and may change simulations or losses."""
+    """Return the code and the other files that differ from a stored bundle and may change simulations or losses.
+
+    Of the other files, added ones do not count: they may be results.
+    """
     if digest == prepared.bundle.digest:
         return [], []
     now = cache_folder() / prepared.bundle.digest
@@ -139,7 +142,7 @@ def changed_inputs(files: Files, digest: str, prepared: PreparedStudy) -> tuple[
     code = [name for name in changed if name.endswith(".py")]
     functions = "functions of the notebook or program, or variables that they use"
     shown = dict.fromkeys(functions if is_function_file(name) else f"the file {name}" for name in code)
-    return list(shown), [name for name in changed if name not in code]
+    return list(shown), [name for name in changed if name not in code and difference.files.get(name) != "added"]
 
 
 def kept_functions(files: Files, record: JobRecord) -> FunctionFiles:

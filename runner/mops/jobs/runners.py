@@ -146,6 +146,10 @@ class Runners:
             self._reading.release()
         return self._phases
 
+    def forget(self) -> None:
+        """Let the next call of :meth:`phases` read again: this process has changed a runner."""
+        self._due = 0.0
+
     @property
     def warning(self) -> str:
         """What a person must know if the last read has failed."""

@@ -201,7 +201,7 @@ def submit_prepared(
     files: Files,
     *,
     reuse: bool = False,
-    round_of: str = "",  # a calibration
+    round_of: str = "",  # the identity of a calibration
     on_start: Started = None,
 ) -> Job:
     """Run a prepared study as a new job, and return the job; raises as ``submit``."""

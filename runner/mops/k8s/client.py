@@ -112,7 +112,7 @@ class Kubernetes:
 
     def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
         """Create an object in the namespace, or (dry_run) let Kubernetes check it; return it as Kubernetes has it."""
-        with translated(f"{self.where}: create {_what(manifest)}"):
+        with translated(f"{self.where}: create {_what(manifest)}", has_options=manifest["kind"] == "Job"):
             new = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
             if dry_run:
                 new.endpoint += "?dryRun=All"  # kr8s has no argument for it

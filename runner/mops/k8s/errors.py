@@ -17,13 +17,13 @@ from mops.k8s.chart import ASK_FOR_RIGHTS
 
 
 @contextmanager
-def translated(where: str) -> Iterator[None]:
-    """Translate errors that kr8s and its libraries raise in the body."""
+def translated(where: str, *, has_options: bool = False) -> Iterator[None]:
+    """Translate errors that kr8s and its libraries raise in the body, which sends options of the user or not."""
     try:
         yield
     except kr8s.ServerError as error:
         code = error.response.status_code if error.response is not None else 0
-        raise _refused(code, _message(error), where) from error
+        raise _refused(code, _message(error), where, has_options=has_options) from error
     except httpx_ws.WebSocketUpgradeError as error:
         what = "port forwarding needs permission to get and create pods/portforward"
         message = f"{what} ({error.response.reason_phrase})"
@@ -79,7 +79,7 @@ def brief(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _refused(code: int, message: str, where: str) -> ServiceError | UsageError:
+def _refused(code: int, message: str, where: str, *, has_options: bool = False) -> ServiceError | UsageError:
     if code == 401:
         what = f"Kubernetes rejected your credentials (401): {message}"
         return ServiceError(what, where=where, hint="log in to the cluster again")
@@ -87,7 +87,7 @@ def _refused(code: int, message: str, where: str) -> ServiceError | UsageError:
         return ServiceError(f"Kubernetes does not allow this (403): {message}", where=where, hint=_hint_for(message))
     if code == 409:
         return ServiceError(message, where=where, hint="list the Jobs: kubectl get jobs")
-    if code in (400, 422):
+    if has_options and code in (400, 422):
         hint = "correct the option that this names, or ask the cluster's operator about the chart's values"
         return UsageError(f"Kubernetes refused this: {message}", where=where, hint=hint)
     return ServiceError(f"Kubernetes answered {code}: {message}", where=where, hint=_EVENTS_HINT)

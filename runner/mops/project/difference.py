@@ -75,14 +75,23 @@ class Difference:
 
     def of_model(self, root: Path | None = None) -> list[str]:
         """Return the files that may change what the model computes."""
+        return self._of_entry(self.spec.model, root)
+
+    def of_model_and_targets(self, root: Path | None = None) -> list[str]:
+        """Return the files that may change what the model or a target computes."""
+        entries = (self.spec.model, *self.spec.targets)
+        return list(dict.fromkeys(name for entry in entries for name in self._of_entry(entry, root)))
+
+    def _of_entry(self, entry: str, root: Path | None) -> list[str]:
+        """Return the files that may change what the model or target at an entry point computes."""
         # If the project in `root` still has a file that left the bundle, .mopsignore says that no model reads it.
         kept_out = {name for name, how in self.files.items() if how == "removed" and root and (root / name).is_file()}
         changed = {name: how for name, how in self.files.items() if name not in kept_out}
         if not changed:
             return []
         code = [
-            _reached_in(self.before, replace(self.spec, targets=self.old_targets)),
-            _reached_in(self.now, self.spec),
+            _reached_in(self.before, replace(self.spec, model=entry, targets=self.old_targets)),
+            _reached_in(self.now, replace(self.spec, model=entry)),
         ]
         old, new = [one.files if one else {} for one in code]
         is_decided = all(code)
@@ -91,21 +100,20 @@ class Difference:
             text = "\n".join(one.text for one in code if one)
         else:
             text = "\n".join(text for folder in (self.before, self.now) for text in _sources(folder).values())
-        counting = [name for name, how in changed.items() if self._may_count(name, how, text, is_decided, differing)]
+        counting = [
+            name for name, how in changed.items() if self._may_count(entry, name, how, text, is_decided, differing)
+        ]
         if counting or not is_decided:
             return counting
         # A file that did not change may run on one side only, because other code or another target imports it.
         return sorted(name for name in differing if old.get(name, []) != new.get(name, []))
 
-    def of_model_and_targets(self, root: Path | None = None) -> list[str]:
-        """Return the files that may change what the model or a target computes."""
-        each = [replace(self, spec=replace(self.spec, model=one)) for one in (self.spec.model, *self.spec.targets)]
-        return list(dict.fromkeys(name for one in each for name in one.of_model(root)))
-
-    def _may_count(self, name: str, how: str, text: str, is_decided: bool, differing: Collection[str]) -> bool:
+    def _may_count(
+        self, entry: str, name: str, how: str, text: str, is_decided: bool, differing: Collection[str]
+    ) -> bool:
         path = PurePosixPath(name)
         if is_function_file(name):  # the digest of the functions is in the Python file
-            return name == EntryPoint.parse(self.spec.model).file
+            return name == EntryPoint.parse(entry).file
         if name.endswith(".py"):
             return not is_decided or name in differing
         if name == FILE and read_data_paths(self.before) != read_data_paths(self.now):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.rounds import is_from_prior
-from mops.errors import UsageError
+from mops.errors import MopsError
 from mops.figures.calibration import thinned
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
@@ -69,7 +69,7 @@ def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
         width: Width = "half" if sum(len(course.ys) for course in with_data) > 1 else "whole"
         shown = [] if reason else with_data
         figures = [one for course in shown for one in _figures(facts, found, course, before, after, width)]
-    except UsageError as wrong:
+    except MopsError as wrong:  # the job of another round may be damaged or deleted
         where = f" ({wrong.where})" if wrong.where else ""
         return [Block("note", f"{_NONE} {wrong.what}{where}.")]
     if not figures:
@@ -100,7 +100,7 @@ def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     names = found.trials().filter(pa.array(weights > 0))["job"].unique().to_pylist()
     files = facts.data.files
     existing = set(job_names(files))
-    if lost := [one for one in names if one not in existing or load_job(files, one).round_of != found.name]:
+    if lost := [one for one in names if one not in existing or load_job(files, one).round_of != found.record.identity]:
         return f"the outputs of {' and '.join(lost)} have been deleted"
     return ""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mops.cluster.base import ShareRequest
 from mops.cluster.dask_calls import DaskCalls, connect_to_look
 from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs, pool_with
-from mops.errors import MopsError, ServiceError, UsageError
+from mops.errors import MopsError, ServiceError
 from mops.k8s import names
 from mops.k8s.pod_ends import of_this_pod
 
@@ -137,7 +137,7 @@ def follow(calls: DaskCalls, autoscalers: Sequence[Autoscaler]) -> NoReturn:
         for autoscaler in autoscalers:
             try:
                 autoscaler.look(records, busy)
-            except (ServiceError, UsageError) as fault:
+            except ServiceError as fault:
                 logger.warning("cannot change the number of workers: %s", fault)
         time.sleep(LOOK_SECONDS)
 

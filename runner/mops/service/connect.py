@@ -87,6 +87,8 @@ def _config(kubernetes: Kubernetes, release: str | None) -> Object:
         config_maps = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
         releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in config_maps)
     hint = "use another --namespace, or ask the cluster's operator to install the chart"
+    if saved := profiles.names():
+        hint += f"; or use a saved profile: --profile {' or '.join(saved)}"
     if releases:
         hint = f"use {' or '.join(f'--release {name}' for name in releases)}"
     raise ServiceError(absent, where=kubernetes.where, hint=hint)

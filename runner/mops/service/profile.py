@@ -73,6 +73,11 @@ def load(name: str | None = None) -> Profile | None:
         raise _refused(file, refused) from refused
 
 
+def names() -> list[str]:
+    """Return the names of the saved profiles."""
+    return sorted(file.stem for file in (USER_FOLDERS.user_config_path / "profiles").glob("*.json"))
+
+
 def storage_of(profile: Profile) -> str:
     """Return the URL of the service's storage."""
     return profile.service.storage.rstrip("/")

@@ -101,6 +101,9 @@ class Service:
         """Return the service for one job whose runner's pod has these options."""
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
+            if options.memory.endswith("m"):  # Kubernetes would accept it, and the pod would not start
+                what = f"{options.memory!r} is in thousandths of a byte"
+                raise UsageError(what, where="--memory", hint="write bytes as Kubernetes does: 2Gi or 500Mi")
             resources = self.pod.resources
             both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
             changes["resources"] = {**resources, **both}
@@ -148,8 +151,9 @@ class Service:
 
         wanted = self._request(files, job, build_spec)
         pod = self._runner_pod()
-        # Wrong pod options, missing permissions, a quota or a policy are refused here, before the job exists.
-        self.kubernetes.create(runner_job(pod, wanted), dry_run=True)
+        # Wrong pod options, missing permissions, a quota or a policy are refused here, before the job exists. This Job
+        # has the person's queue, also if the workers of a dedicated cluster alone wait in it.
+        self.kubernetes.create(runner_job(self.pod, wanted), dry_run=True)
 
         def start(environment: Mapping[str, str], asked: str) -> KubernetesRunner:
             settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}

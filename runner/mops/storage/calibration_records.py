@@ -40,6 +40,11 @@ class CalibrationRecord:
     spec: ModelSpec
     n_replicates: int
 
+    @property
+    def identity(self) -> str:
+        """The name and the time, in the records of its jobs: another calibration may get the name."""
+        return f"{self.calibration}/{self.created}"
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -88,8 +93,8 @@ class Told:
 
     k: int
     job: str
-    bundle: str  # the digest of the job's project, with which later calls compare
-    outcomes: tuple[Outcome, ...]
+    bundle: str = ""  # the digest of the job's project, with which later calls compare; empty: unknown
+    outcomes: tuple[Outcome, ...] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ class CalibrationRecords:
 
     def tell(self, asked: Asked, bundle: str, outcomes: tuple[Outcome, ...]) -> None:
         """Store the outcomes of a round; raises as :meth:`begin`."""
-        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, bundle, outcomes)))
+        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, bundle, outcomes=outcomes)))
 
     @property
     def _begin(self) -> str:

@@ -93,7 +93,7 @@ class JobRecord:
     reuse: Annotated[tuple[ReuseSource, ...], Field(exclude_if=not_)] = ()
     # Files that may belong to the model, of which some simulations that the job takes over ran with other versions.
     mixed_code: Annotated[tuple[str, ...], Field(exclude_if=not_)] = ()
-    round_of: Annotated[str, Field(exclude_if=not_)] = ""  # the calibration; empty: the job is no round of one
+    round_of: Annotated[str, Field(exclude_if=not_)] = ""  # a calibration's identity; empty: the job is no round of one
 
     @property
     def paths(self) -> JobPaths:

@@ -190,6 +190,8 @@ class Site:
             shown = _CHANGES[action.verb](job)
         except MopsError as error:
             return self._confirmation(action, job, error)
+        finally:
+            self.runners.forget()
         return RedirectResponse(f"/jobs/{quote(shown)}", 303)
 
     def _job(self, name: str) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -253,22 +254,27 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(calibrate_lab: Com
 def test_changed_data_and_another_space_are_refused_by_name(calibrate_lab: CommandLab) -> None:
     """Regression: losses against old and new data were mixed without a word."""
     lab = calibrate_lab
+    near = "def near_3(params, replicates):\n"
+    model = MODEL.replace(near, near + '    assert "*.csv"\n')  # code that may find added files
+    lab.write("model.py", model)
     lab.write("data.csv", "cases\n0.3\n")
     arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 8, "--name", "fit", "--method", "tpe"]
     assert lab.run(*arguments, "--rounds", 1, cwd=lab.project).code == 0
+    lab.write("results.csv", "cases\n")
+    assert lab.run(*arguments, "--rounds", 2, cwd=lab.project).code == 0, "an added file is no input of earlier rounds"
     lab.write("data.csv", "cases\n0.7\n")
-    ran = lab.run(*arguments, "--rounds", 2, cwd=lab.project)
+    ran = lab.run(*arguments, "--rounds", 3, cwd=lab.project)
     assert ran.code == 2
     assert "files have changed since the earlier rounds of calibration 'fit': data.csv" in ran.err
     assert "--trust-data" in ran.err
-    assert lab.run(*arguments, "--rounds", 2, "--trust-data", cwd=lab.project).code == 0
-    lab.write("model.py", "# A comment.\n" + MODEL)
-    assert lab.run(*arguments, "--rounds", 3, cwd=lab.project).code == 0, "later calls compare with the accepted data"
-    lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))
-    ran = lab.run(*arguments, "--rounds", 3, cwd=lab.project)
+    assert lab.run(*arguments, "--rounds", 3, "--trust-data", cwd=lab.project).code == 0
+    lab.write("model.py", "# A comment.\n" + model)
+    assert lab.run(*arguments, "--rounds", 4, cwd=lab.project).code == 0, "later calls compare with the accepted data"
+    lab.write("model.py", model.replace("- 3) / 0.5", "- 4) / 0.5"))
+    ran = lab.run(*arguments, "--rounds", 4, cwd=lab.project)
     assert ran.code == 2
     assert "exists and fits something else; what differs: the file model.py" in ran.err, "the target has changed"
-    lab.write("model.py", MODEL)
+    lab.write("model.py", model)
     lab.write("space.json", json.dumps({"x": {"min": 0, "max": 11}}))
     ran = lab.run(*arguments, "--seed", 1, cwd=lab.project)
     assert ran.code == 2
@@ -289,6 +295,31 @@ def test_a_job_with_the_name_of_a_round_is_not_taken_for_it(calibrate_lab: Comma
     assert "Calibration fit" not in page.read_text()
     assert lab.run("calibrations", "delete", "fit", "--yes", cwd=lab.project).code == 0
     assert "jobs/fit-r2/job.json" in lab.stored(), "it belongs to no calibration"
+
+
+def test_a_calibration_does_not_take_the_losses_of_an_earlier_one_of_its_name(calibrate_lab: CommandLab) -> None:
+    """Regression: after a loss of the records, a new calibration took the losses of the earlier model."""
+    lab = calibrate_lab
+    arguments = [
+        "study",
+        "calibrate",
+        "space.json",
+        *MODEL_OPTIONS,
+        "-n",
+        8,
+        "--name",
+        "fit",
+        "--method",
+        "tpe",
+        "--rounds",
+        1,
+    ]
+    assert lab.run(*arguments, cwd=lab.project).code == 0
+    shutil.rmtree(lab.storage / "calibrations" / "fit")
+    lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))
+    ran = lab.run(*arguments, cwd=lab.project)
+    assert ran.code == 2
+    assert "job 'fit-r1' exists and is not a round of calibration 'fit'" in ran.err
 
 
 def test_equal_sets_have_other_seeds_until_the_model_counts_as_deterministic(calibrate_lab: CommandLab) -> None:

@@ -336,6 +336,13 @@ def test_connect_to_what_has_no_service(lab: CommandLab, server: str) -> None:
         assert not_connected(lab)
 
 
+@pytest.mark.usefixtures("server")
+def test_an_unknown_profile_is_answered_with_the_saved_ones(lab: CommandLab, described: dict[str, str]) -> None:
+    assert lab.run("connect", "--profile", "prod").code == 0
+    described.clear()
+    assert "or use a saved profile: --profile prod" in lab.run("connect", "--profile", "prdo").err
+
+
 def test_connect_uses_the_namespace_of_the_named_context(
     lab: CommandLab, server: str, described: dict[str, str]
 ) -> None:

@@ -17,7 +17,7 @@ import kr8s
 import pytest
 import yaml
 
-from mops.errors import ServiceError, UsageError
+from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import client
 from mops.k8s.client import Kubernetes
 from mops.k8s.errors import translated
@@ -87,12 +87,12 @@ def refusal(code: int, message: str = "no") -> kr8s.ServerError:
 
 def test_a_refusal_keeps_the_text_of_the_api_server(subtests: pytest.Subtests) -> None:
     for code, kind, what in [
-        (400, UsageError, "Kubernetes refused this: no"),
+        (400, ServiceError, "Kubernetes answered 400: no"),
         (401, ServiceError, "Kubernetes rejected your credentials (401): no"),
         (403, ServiceError, "Kubernetes does not allow this (403): no"),
         (404, ServiceError, "Kubernetes answered 404: no"),
         (409, ServiceError, "no"),
-        (422, UsageError, "Kubernetes refused this: no"),
+        (422, ServiceError, "Kubernetes answered 422: no"),
         (429, ServiceError, "Kubernetes answered 429: no"),
         (500, ServiceError, "Kubernetes answered 500: no"),
     ]:
@@ -101,6 +101,22 @@ def test_a_refusal_keeps_the_text_of_the_api_server(subtests: pytest.Subtests) -
                 raise refusal(code)
             assert type(raised.value) is kind
             assert raised.value.what == what
+
+
+@pytest.mark.parametrize("code", [400, 422])
+@pytest.mark.parametrize(("kind", "expected"), [("Job", UsageError), ("DaskCluster", ServiceError)])
+def test_only_for_a_job_does_kubernetes_refuse_an_option(
+    monkeypatch: pytest.MonkeyPatch, kind: str, expected: type[MopsError], code: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise refusal(code)
+
+    monkeypatch.setattr("mops.k8s.client.object_from_spec", refuse)
+    here = object.__new__(Kubernetes)
+    here.where, here._api = "here", None
+    with pytest.raises(expected) as raised:
+        here.create({"kind": kind, "metadata": {"name": "x"}})
+    assert type(raised.value) is expected
 
 
 def test_a_refusal_that_does_not_come_from_kubernetes(subtests: pytest.Subtests) -> None:

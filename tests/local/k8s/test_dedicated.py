@@ -269,6 +269,8 @@ def test_a_runner_of_a_dedicated_cluster_may_wait_in_another_queue_than_the_work
                 start({}, "")
             (job,) = found.kubernetes.jobs({})
             assert job["metadata"]["labels"].get(names.QUEUE) == waits_in
+            (checked,) = found.kubernetes.checked  # type: ignore[attr-defined]
+            assert checked["metadata"]["labels"].get(names.QUEUE) == queue, "Kubernetes checks the form of --queue"
             annotations = job["spec"]["template"]["metadata"].get("annotations", {})
             cluster = json.loads(annotations.get("mops/dask-objects", "[]"))
             labels = [one["spec"]["worker"]["metadata"]["labels"] for one in cluster]

@@ -368,6 +368,13 @@ def test_an_unknown_pool_in_the_environment_is_refused(service: Service, study: 
     assert "large" in str(caught.value.hint)
 
 
+def test_an_amount_of_memory_below_a_byte_is_refused(service: Service) -> None:
+    """Docker writes 512 MB as 512m, which Kubernetes reads as half a byte."""
+    with pytest.raises(UsageError, match="'512m' is in thousandths of a byte") as caught:
+        service.with_options(PodOptions(memory="512m"))
+    assert caught.value.where == "--memory"
+
+
 def test_a_service_without_pools_says_so(service: Service, study: Path) -> None:
     with pytest.raises(UsageError, match="this service has no pools of workers"):
         submitted(service, study, PodOptions(pool="large"))

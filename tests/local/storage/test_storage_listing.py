@@ -256,6 +256,18 @@ class KilledRunners:
         return Phase("failed", "OOMKilled", pod=f"{job}-1-x")
 
 
+def test_after_a_change_the_phases_are_read_again(files, monkeypatch):
+    service = KilledRunners()
+    monkeypatch.setattr(runners, "service_with", lambda files, *, local: service)
+    found = Runners(files, local=False)
+    found.phases()
+    found.phases()
+    assert service.asked == 1
+    found.forget()
+    found.phases()
+    assert service.asked == 2
+
+
 def test_every_view_of_a_job_shows_the_same_state_when_its_pod_has_ended(tmp_path, monkeypatch, capsys):
     """Regression: `mops jobs list` said interrupted, and `mops jobs status` and mops.jobs() said running."""
     service = KilledRunners()

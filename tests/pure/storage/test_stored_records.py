@@ -364,6 +364,15 @@ def test_a_record_has_the_bytes_that_it_always_had_and_comes_back_equal(subtests
             assert read == written
 
 
+def test_a_round_that_an_earlier_mops_ended_has_no_digest(files: Files) -> None:
+    path, outcomes, _ = told(files)
+    record = json.loads(files.get(path))
+    del record["bundle"]
+    files.put(path, json.dumps(record).encode())
+    (found,) = records(files).rounds()
+    assert (found.bundle, found.outcomes) == ("", outcomes)
+
+
 def test_a_record_that_lacks_a_field_is_refused_with_its_place_and_the_field(subtests: pytest.Subtests) -> None:
     for case in DECIDING:
         with subtests.test(case):
