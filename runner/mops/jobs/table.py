@@ -285,9 +285,9 @@ def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, ove
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder for results. Git and bundles leave it out: the next study needs no results."""
-    if not folder.is_dir():
-        folder.mkdir(parents=True)
+    """Create a folder for results. Git and bundles leave it out, unless it has files: the next study needs no results."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text(RESULTS, encoding="utf-8")
 
 

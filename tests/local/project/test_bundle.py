@@ -26,6 +26,7 @@ import pytest
 
 from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
+from mops.jobs.table import create_folder
 from mops.project import bundle as bundles
 from mops.project.bundle import BUILT_IN_IGNORE, RESULTS, TRACKED, Bundle, pack
 from mops.project.bundle_cache import cache_folder, restore, unpack
@@ -413,6 +414,15 @@ def test_reports_and_folders_of_results_are_left_out(root: Path) -> None:
     lay(root, {"sir.py": "", "out/.gitignore": RESULTS, "data/.gitignore": "*\n"})
     lay(root, dict.fromkeys(["out/daily.csv", "out/deep/more.csv", "data/x.csv", "report-a.html", "own.html"], "x"))
     assert pack(root).names == ("data/.gitignore", "data/x.csv", "own.html", "sir.py")
+
+
+def test_results_are_left_out_of_a_folder_without_files_only(root: Path) -> None:
+    lay(root, {"sir.py": "", "own/x.csv": ""})
+    (root / "empty").mkdir()
+    for name in ("own", "empty", "new/deep"):
+        create_folder(root / name)
+        (root / name / "results.csv").write_text("x")
+    assert pack(root).names == ("own/results.csv", "own/x.csv", "sir.py")
 
 
 def test_a_gitignore_that_is_no_file_is_a_problem_only_if_it_is_packed(root: Path) -> None:
