@@ -285,7 +285,7 @@ def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, ove
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder for results. Git and bundles leave it out, unless it has files: the next study needs no results."""
+    """Create a folder for results. If it has no files, bundles and Git leave it out: no study needs its results."""
     if not folder.is_dir() or not any(folder.iterdir()):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text(RESULTS, encoding="utf-8")
