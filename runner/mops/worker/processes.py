@@ -307,12 +307,14 @@ class Scratch:
                     self._path = Path(tempfile.mkdtemp(prefix="mops-work-"))
                 # Again, at the path that children use: another program may have removed it, and a child made it again.
                 self._path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-                if self._path.lstat().st_uid != os.geteuid():  # another user has made it in a shared folder
+                there = self._path.lstat()
+                if there.st_uid != os.geteuid():  # another user has made it in a shared folder
                     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(self._path))
-                self._unlock()  # it may be another folder now
-                self._lock_fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                with contextlib.suppress(OSError):  # a file system without locks
-                    lock_descriptor(self._lock_fd, blocking=False)  # keeps systemd-tmpfiles from removing old files
+                if self._lock_fd is None or not os.path.samestat(os.fstat(self._lock_fd), there):
+                    self._unlock()
+                    self._lock_fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                    with contextlib.suppress(OSError):  # a file system without locks
+                        lock_descriptor(self._lock_fd, blocking=False)  # keeps systemd-tmpfiles from removing old files
             except OSError as bad:
                 raise ClusterError(
                     f"the folder for simulations cannot be made ({bad.strerror})",
