@@ -155,10 +155,14 @@ def _changed(
     job = load_job(files, opened) if opened is not None and job_exists(files, opened) else None
     if job is not None and job.round_of == old.identity:
         bundle = job.bundle
-    elif rounds and rounds[-1].bundle:
-        bundle = rounds[-1].bundle
-    else:
+    elif not rounds:
         return [], []
+    elif not (bundle := rounds[-1].bundle):
+        raise JobError(
+            f"the record of round {len(rounds)} does not name the code that it ran",
+            where=records.name,
+            hint="begin another calibration: --name NAME",
+        )
     code, data = changed_inputs(files, bundle, prepared)
     # The space is compared by itself, and this process may print into a file of the project.
     own = [*([space] if isinstance(space, str | Path) else []), "/dev/stdout", "/dev/stderr"]

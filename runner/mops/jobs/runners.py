@@ -123,6 +123,7 @@ class Runners:
         self._service: Service | None = None
         self._phases: Mapping[str, Phase] = {}
         self._due = 0.0
+        self._n_changes = 0
         self._reading = threading.Lock()
         self.error: MopsError | None = None  # why the last read has failed
 
@@ -132,7 +133,7 @@ class Runners:
         # interrupted.
         if time.monotonic() < self._due or not self._reading.acquire(blocking=False):
             return self._phases
-        start = time.monotonic()
+        start, n_changes = time.monotonic(), self._n_changes
         try:
             # The service of the first read: a later ``mops connect`` to another one has no effect.
             self._service = self._service or service_with(self._files, local=self._local)
@@ -142,12 +143,14 @@ class Runners:
             self._phases, self.error = {}, refused
         finally:
             now = time.monotonic()
-            self._due = now + max(PHASE_SECONDS, _READ_SHARE * (now - start))
+            if n_changes == self._n_changes:
+                self._due = now + max(PHASE_SECONDS, _READ_SHARE * (now - start))
             self._reading.release()
         return self._phases
 
     def forget(self) -> None:
         """Let the next call of :meth:`phases` read again: this process has changed a runner."""
+        self._n_changes += 1  # also if another thread reads now
         self._due = 0.0
 
     @property

@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,6 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _TEMPORARY = ".unpacking-"
 
+_LEFT_SECONDS = 86_400.0  # an unpacking that is older belongs to a process that was killed
 _LOCK_SECONDS = 600.0  # the longest wait for a lock. Some file systems refuse every lock as if another process held it.
 
 
@@ -112,8 +114,9 @@ def _alone(digest: str, cache: Path) -> Iterator[None]:
         # A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
         with suppress(OSError):
             held.enter_context(FileLock(lock, timeout=_LOCK_SECONDS, fallback_to_soft=False))
-            for left in cache.glob(f"{_TEMPORARY}{digest}*"):  # of a process that was killed
-                folders.remove(left)
+            for left in cache.glob(f"{_TEMPORARY}{digest}*"):
+                if time.time() - left.stat().st_mtime > _LEFT_SECONDS:  # of a process that was killed
+                    folders.remove(left)
         try:
             yield
         finally:

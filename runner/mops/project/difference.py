@@ -160,7 +160,7 @@ class Difference:
         return found
 
 
-@lru_cache(maxsize=2)  # a search for jobs compares one present project with many earlier ones
+@lru_cache(maxsize=16)  # the model and each target, in one present project and many earlier ones
 def _reached_in(folder: Path, spec: ModelSpec) -> Reached | None:
     """Return the code that a model reaches in an unpacked bundle; None: undecided."""
     try:

@@ -34,6 +34,7 @@ LIMIT_BYTES = 100 << 20
 WHERE = "the model or target"
 # Types whose values lead to no other object.
 _FLAT = (str, bytes, int, float, type(None))
+_MOST_OBJECTS = 1000  # of a set in order: each takes about a millisecond
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
@@ -187,9 +188,13 @@ class _DigestPickler(_Pickler):
             # A class has a random id. Equal texts may be one object or two: these bytes are never one object.
             is_random = value in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
             return b"" if is_random else value.encode(errors="surrogatepass")
-        if type(value) in (set, frozenset) and (self._sets is not None or all(type(one) in _FLAT for one in value)):
+        if type(value) in (set, frozenset) and self._orders(value):
             return [type(value).__name__, *self._in_order(value)]
         return None
+
+    def _orders(self, value: Any) -> bool:
+        # Elements that are no plain values are pickled one by one: with their class, and what they share.
+        return all(type(one) in _FLAT for one in value) or (self._sets is not None and len(value) <= _MOST_OBJECTS)
 
     def _in_order(self, value: Any) -> list[str]:
         if self._sets is None:

@@ -101,7 +101,7 @@ def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     files = facts.data.files
     existing = set(job_names(files))
     if lost := [one for one in names if one not in existing or load_job(files, one).round_of != found.record.identity]:
-        return f"the outputs of {' and '.join(lost)} have been deleted"
+        return f"the outputs of {' and '.join(lost)} have been deleted, or belong to another calibration"
     return ""
 
 

@@ -169,10 +169,10 @@ def test_deleted_and_damaged_rounds_are_named(tmp_path: Path) -> None:
     assert "a committed part of job 'fit-r1' is damaged" in notes(facts, fit)[0]
     assert "Posterior of a" in render(mops.open_job("fit-r2", storage, local=True)), "the other job's damage is a note"
     mops.open_job("fit-r1", storage, local=True).delete()
-    assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted."]
+    assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted, or belong to another calibration."]
     (tmp_path / "model.py").write_text(OTHER_MODEL)
     submit(tmp_path, design(2)[:1], name="fit-r1")
-    assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted."]
+    assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted, or belong to another calibration."]
     assert "Posterior of a" in render(mops.open_job(facts.data.name, facts.data.files.url, local=True))
 
 
