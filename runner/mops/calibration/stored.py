@@ -12,6 +12,7 @@ from mops.jobs.job import Job
 from mops.storage.calibration_records import (
     CalibrationRecords,
     calibration_names,
+    name_in,
 )
 from mops.storage.files import Files
 from mops.storage.job_records import job_names, load_job
@@ -22,7 +23,7 @@ def calibration_with(job: Job | JobData) -> Calibration | None:
     """Return the calibration of which a job is a round; None: of none, or no round has ended."""
     # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
     # counts.
-    name = job.record.round_of.partition("/")[0]
+    name = name_in(job.record.round_of)
     records = CalibrationRecords(job.files, name)
     record = records.calibration() if name else None
     if record is None or record.identity != job.record.round_of:
@@ -87,6 +88,6 @@ def jobs_of(records: CalibrationRecords) -> list[str]:
 
 def _is_other_job(records: CalibrationRecords, k: int) -> bool:
     try:
-        return load_job(records.files, records.job(k)).round_of.partition("/")[0] != records.name
+        return name_in(load_job(records.files, records.job(k)).round_of) != records.name
     except MopsError:  # a damaged job
         return False

@@ -46,6 +46,11 @@ class CalibrationRecord:
         return f"{self.calibration}/{self.created}"
 
 
+def name_in(identity: str) -> str:
+    """Return the name of the calibration with an identity; empty: the identity is empty."""
+    return identity.partition("/")[0]
+
+
 @dataclass(frozen=True)
 class Asked:
     """The parameter sets of one round: ``rounds/<k>-asked.json``; the first ``k`` is 1."""
