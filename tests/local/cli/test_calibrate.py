@@ -53,6 +53,7 @@ def n_calls(lab: CommandLab) -> int:
 
 
 MODEL_OPTIONS = ("--model", "model:run", "--target", "model:near_3", "--replicates", 2)
+OPTIMISED = ("study", "calibrate", "space.json", *MODEL_OPTIONS, "--name", "fit", "--method", "tpe")
 
 
 def test_the_command_prints_the_interval_and_writes_both_files(calibrate_lab: CommandLab) -> None:
@@ -208,20 +209,7 @@ def test_several_objectives_give_the_pareto_set(calibrate_lab: CommandLab) -> No
 def test_a_mistake_in_the_model_does_not_use_up_the_name(calibrate_lab: CommandLab) -> None:
     lab = calibrate_lab
     lab.write("model.py", "import nothing_like_this\n")
-    arguments = [
-        "study",
-        "calibrate",
-        "space.json",
-        *MODEL_OPTIONS,
-        "-n",
-        4,
-        "--name",
-        "fit",
-        "--method",
-        "tpe",
-        "--rounds",
-        1,
-    ]
+    arguments = [*OPTIMISED, "-n", 4, "--rounds", 1]
     ran = lab.run(*arguments, cwd=lab.project)
     assert ran.code == 2
     assert "nothing_like_this" in ran.err
@@ -258,7 +246,7 @@ def test_changed_data_and_another_space_are_refused_by_name(calibrate_lab: Comma
     model = MODEL.replace(near, near + '    assert "*.csv"\n')  # code that may find added files
     lab.write("model.py", model)
     lab.write("data.csv", "cases\n0.3\n")
-    arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 8, "--name", "fit", "--method", "tpe"]
+    arguments = [*OPTIMISED, "-n", 8]
     assert lab.run(*arguments, "--rounds", 1, cwd=lab.project).code == 0
     lab.write("results.csv", "cases\n")
     assert lab.run(*arguments, "--rounds", 2, cwd=lab.project).code == 0, "an added file is no input of earlier rounds"
@@ -300,20 +288,7 @@ def test_a_job_with_the_name_of_a_round_is_not_taken_for_it(calibrate_lab: Comma
 def test_a_calibration_does_not_take_the_losses_of_an_earlier_one_of_its_name(calibrate_lab: CommandLab) -> None:
     """Regression: after a loss of the records, a new calibration took the losses of the earlier model."""
     lab = calibrate_lab
-    arguments = [
-        "study",
-        "calibrate",
-        "space.json",
-        *MODEL_OPTIONS,
-        "-n",
-        8,
-        "--name",
-        "fit",
-        "--method",
-        "tpe",
-        "--rounds",
-        1,
-    ]
+    arguments = [*OPTIMISED, "-n", 8, "--rounds", 1]
     assert lab.run(*arguments, cwd=lab.project).code == 0
     shutil.rmtree(lab.storage / "calibrations" / "fit")
     lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import case_folder
 from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
 from mops.jobs.table import create_folder
@@ -151,34 +152,30 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_no_model_needs_is_left_out(root: Path, subtests: pytest.Subtests) -> None:
-    for n_case, name in enumerate(
-        [
-            ".git/HEAD",
-            "sub/.git",  # a worktree's or a submodule's is a file
-            "models/__pycache__/sir.cpython-311.pyc",
-            "models/sir.pyc",
-            ".mypy_cache/x",
-            ".pytest_cache/x",
-            ".ruff_cache/x",
-            ".hypothesis/x",
-            ".ipynb_checkpoints/a.ipynb",
-            ".tox/x",
-            ".venv/bin/python",
-            "sub/venv/bin/python",
-            "node_modules/x/index.js",
-            "build/lib/x.py",
-            "dist/x.whl",
-            "sir.egg-info/PKG-INFO",
-            "mops-storage/jobs/x",
-            ".DS_Store",
-            "data/.DS_Store",
-            "models/.sir.py.swp",
-            "models/sir.py~",
-        ]
-    ):
-        with subtests.test(str(name)):
-            folder = root / str(n_case)
-            folder.mkdir()
+    for name in [
+        ".git/HEAD",
+        "sub/.git",  # a worktree's or a submodule's is a file
+        "models/__pycache__/sir.cpython-311.pyc",
+        "models/sir.pyc",
+        ".mypy_cache/x",
+        ".pytest_cache/x",
+        ".ruff_cache/x",
+        ".hypothesis/x",
+        ".ipynb_checkpoints/a.ipynb",
+        ".tox/x",
+        ".venv/bin/python",
+        "sub/venv/bin/python",
+        "node_modules/x/index.js",
+        "build/lib/x.py",
+        "dist/x.whl",
+        "sir.egg-info/PKG-INFO",
+        "mops-storage/jobs/x",
+        ".DS_Store",
+        "data/.DS_Store",
+        "models/.sir.py.swp",
+        "models/sir.py~",
+    ]:
+        with case_folder(subtests, root, name) as folder:
             lay(folder, {"sir.py": "", name: "x"})
             assert pack(folder).names == ("sir.py",)
 
@@ -306,10 +303,8 @@ def test_a_problem_that_is_ignored_is_none(root: Path, tmp_path: Path) -> None:
 
 def test_a_line_that_is_no_pattern_is_refused(root: Path, subtests: pytest.Subtests) -> None:
     """A range from z to a once ended the packing with an error of the regular expression's compiler."""
-    for n_case, pattern in enumerate(["!", "a\\", "[z-a]"]):
-        with subtests.test(str(pattern)):
-            folder = root / str(n_case)
-            folder.mkdir()
+    for pattern in ["!", "a\\", "[z-a]"]:
+        with case_folder(subtests, root, pattern) as folder:
             lay(folder, {".mopsignore": f"data/\n{pattern}\n"})
             assert problems(folder) == [f".mopsignore, line 2: {pattern!r} is not a gitignore pattern"]
 
@@ -523,12 +518,12 @@ def test_data_that_is_not_what_the_digest_names_is_refused(root: Path, cache: Pa
 
 
 def test_a_digest_that_is_none_names_no_folder(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, digest in enumerate(["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"]):
-        with subtests.test(str(digest)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
-            with pytest.raises(BundleError, match="is not the SHA-256 of a bundle"):
-                unpack(digest, lambda: b"", folder)
+    for digest in ["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"]:
+        with (
+            case_folder(subtests, tmp_path, digest) as folder,
+            pytest.raises(BundleError, match="is not the SHA-256 of a bundle"),
+        ):
+            unpack(digest, lambda: b"", folder)
 
 
 Zip = Callable[[zipfile.ZipFile], None]

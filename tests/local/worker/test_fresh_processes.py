@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from pool_lab import PoolLab, values
 
+from cases import case_folder
 from mops.child.leftovers import ReplacementPolicy
 from mops.recovery import EndedBy
 from mops.task import TaskResult
@@ -49,12 +50,8 @@ def test_a_child_is_replaced_after_a_number_of_simulations(
 
 
 def test_a_policy_counts_the_simulations_of_its_process(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (most, replaced_after) in enumerate(
-        [(0, []), (1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (4, [4]), (100, [])]
-    ):
-        with subtests.test(str((most, replaced_after))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for most, replaced_after in [(0, []), (1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (4, [4]), (100, [])]:
+        with case_folder(subtests, tmp_path, (most, replaced_after)) as folder:
             policy, after = ReplacementPolicy(most, 0, folder), []
             for n in range(1, 7):
                 policy.finished(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cases import case_folder
 from mops.system import process_memory, resources
 from mops.system.process_memory import kept_bytes, resident_bytes
 
@@ -60,10 +61,8 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
 
 
 def test_without_cgroup_files_nothing_is_known(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, text in enumerate([None, "", "3:cpu:/\n"]):
-        with subtests.test(str(text)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text in [None, "", "3:cpu:/\n"]:
+        with case_folder(subtests, tmp_path, text) as folder:
             proc = folder / "cgroup"
             if text is not None:
                 proc.write_text(text)

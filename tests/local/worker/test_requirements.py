@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import case_folder
 from mops.errors import InstallError
 from mops.worker.install import Dependencies, last_lines, masked, read_dependencies
 
@@ -63,91 +64,75 @@ def test_a_file_below_the_root_does_not_count(tmp_path: Path) -> None:
 
 
 def test_no_requirements(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, files in enumerate(
-        [
-            {},
-            {"requirements_txt": "# nothing yet\n\n"},
-            {"requirements_txt": "# nothing yet\n", "pyproject_toml": PROJECT},
-            {"pyproject_toml": "[tool.ruff]\nline-length = 100\n"},
-            {"pyproject_toml": "[project]\nname = 'x'\ndynamic = ['dependencies']\n"},
-            {"pyproject_toml": "[project]\nname = 'x'\ndependencies = []\n"},
-            {"pyproject_toml": PROJECT, "uv_lock": ROOT},
-            {"uv_lock": "[manifest]\n"},
-        ]
-    ):
-        with subtests.test(str(files)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for files in [
+        {},
+        {"requirements_txt": "# nothing yet\n\n"},
+        {"requirements_txt": "# nothing yet\n", "pyproject_toml": PROJECT},
+        {"pyproject_toml": "[tool.ruff]\nline-length = 100\n"},
+        {"pyproject_toml": "[project]\nname = 'x'\ndynamic = ['dependencies']\n"},
+        {"pyproject_toml": "[project]\nname = 'x'\ndependencies = []\n"},
+        {"pyproject_toml": PROJECT, "uv_lock": ROOT},
+        {"uv_lock": "[manifest]\n"},
+    ]:
+        with case_folder(subtests, tmp_path, files) as folder:
             assert read_dependencies(project(folder, **files)) is None
 
 
 def test_lines_that_name_no_file_of_the_bundle(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, text in enumerate(
-        [
-            "polars",
-            "polars==1.30  # fast",
-            "ruamel.yaml[extra] >= 1 ; python_version < '3.13'",
-            "polars==1.30 \\\n    --hash=sha256:abc \\\n    --hash=sha256:def",
-            "polars (>=1.30, <2) ; sys_platform == 'linux'",
-            "model @ https://host/model-1.0.tar.gz",
-            "model @ git+https://host/model@v1",
-            "--index-url https://host/simple\n--extra-index-url=https://other/simple\n-i https://host\npolars",
-            "--pre\n--no-index\n--only-binary :all:\n--require-hashes\npolars",
-        ]
-    ):
-        with subtests.test(str(text)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text in [
+        "polars",
+        "polars==1.30  # fast",
+        "ruamel.yaml[extra] >= 1 ; python_version < '3.13'",
+        "polars==1.30 \\\n    --hash=sha256:abc \\\n    --hash=sha256:def",
+        "polars (>=1.30, <2) ; sys_platform == 'linux'",
+        "model @ https://host/model-1.0.tar.gz",
+        "model @ git+https://host/model@v1",
+        "--index-url https://host/simple\n--extra-index-url=https://other/simple\n-i https://host\npolars",
+        "--pre\n--no-index\n--only-binary :all:\n--require-hashes\npolars",
+    ]:
+        with case_folder(subtests, tmp_path, text) as folder:
             assert not of_requirements(folder, text).of_bundle
 
 
 def test_lines_that_may_name_a_file_of_the_bundle(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Otherwise two bundles with different wheels of the same names would share an environment."""
-    for n_case, text in enumerate(
-        [
-            "./wheels/model-1.0-py3-none-any.whl",
-            "wheels/model-1.0-py3-none-any.whl",
-            "model-1.0-py3-none-any.whl",
-            "model-1.0.TAR.GZ ; python_version > '3'",
-            "model-1.0-py3-none-any.whl[extra]",
-            "model @ ./lib",
-            "polars>=${OLDEST}",
-            ".",
-            "./lib",
-            "-e ./lib",
-            "--editable=lib",
-            "-r more.txt",
-            "-rmore.txt",
-            "-c limits.txt",
-            "--find-links wheels\nmodel",
-            "-f wheels\nmodel",
-            "model @ file:///here/model-1.0.tar.gz",
-            "--index-url file:///here/simple\nmodel",
-            "--something-new x",
-        ]
-    ):
-        with subtests.test(str(text)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text in [
+        "./wheels/model-1.0-py3-none-any.whl",
+        "wheels/model-1.0-py3-none-any.whl",
+        "model-1.0-py3-none-any.whl",
+        "model-1.0.TAR.GZ ; python_version > '3'",
+        "model-1.0-py3-none-any.whl[extra]",
+        "model @ ./lib",
+        "polars>=${OLDEST}",
+        ".",
+        "./lib",
+        "-e ./lib",
+        "--editable=lib",
+        "-r more.txt",
+        "-rmore.txt",
+        "-c limits.txt",
+        "--find-links wheels\nmodel",
+        "-f wheels\nmodel",
+        "model @ file:///here/model-1.0.tar.gz",
+        "--index-url file:///here/simple\nmodel",
+        "--something-new x",
+    ]:
+        with case_folder(subtests, tmp_path, text) as folder:
             assert of_requirements(folder, text).of_bundle
 
 
 def test_sources_of_a_lock(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """pip requires hashes for all packages or none, and accepts no hashes for folders and repositories."""
-    for n_case, (source, of_bundle, hashed) in enumerate(
-        [
-            ('{ registry = "https://pypi.org/simple" }', False, True),
-            ('{ url = "https://host/model-1.0.tar.gz" }', False, True),
-            ('{ git = "https://host/model?rev=1#2" }', False, False),
-            ('{ registry = "wheels" }', True, True),
-            ('{ path = "wheels/model-1.0-py3-none-any.whl" }', True, True),
-            ('{ editable = "lib" }', True, False),
-            ('{ directory = "lib" }', True, False),
-        ]
-    ):
-        with subtests.test(str((source, of_bundle, hashed))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for source, of_bundle, hashed in [
+        ('{ registry = "https://pypi.org/simple" }', False, True),
+        ('{ url = "https://host/model-1.0.tar.gz" }', False, True),
+        ('{ git = "https://host/model?rev=1#2" }', False, False),
+        ('{ registry = "wheels" }', True, True),
+        ('{ path = "wheels/model-1.0-py3-none-any.whl" }', True, True),
+        ('{ editable = "lib" }', True, False),
+        ('{ directory = "lib" }', True, False),
+    ]:
+        with case_folder(subtests, tmp_path, (source, of_bundle, hashed)) as folder:
             other = f'[[package]]\nname = "model"\nversion = "1"\nsource = {source}\n'
             found = read_dependencies(project(folder, pyproject_toml=PROJECT, uv_lock=LOCK + other))
             assert found is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import case_folder
 from mops.child.modules import PythonModules, refusal, shadowing_files
 
 
@@ -21,38 +22,30 @@ def refused(root: Path, files: dict[str, str], *entries: str, folders: tuple[str
 def test_a_module_of_the_project_with_the_name_of_a_module_of_python_is_refused(
     tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    for n_case, (imports, own) in enumerate(
-        [
-            ("import queue", "queue.py"),
-            ("import os, queue as q", "queue.py"),
-            ("from queue import Queue", "queue.py"),
-            ("def run(params, seed):\n    import queue", "queue.py"),
-            ("import queue", "queue/__init__.py"),
-            ("import email.message", "email.py"),
-            ("import time", "time.py"),  # built into Python
-        ]
-    ):
-        with subtests.test(str((imports, own))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for imports, own in [
+        ("import queue", "queue.py"),
+        ("import os, queue as q", "queue.py"),
+        ("from queue import Queue", "queue.py"),
+        ("def run(params, seed):\n    import queue", "queue.py"),
+        ("import queue", "queue/__init__.py"),
+        ("import email.message", "email.py"),
+        ("import time", "time.py"),  # built into Python
+    ]:
+        with case_folder(subtests, tmp_path, (imports, own)) as folder:
             named = own.removesuffix("/__init__.py")
             said = f"the project's {named}, which model.py imports, has the name of a module of Python; rename {named}"
             assert refused(folder, {"model.py": imports, own: ""}, "model:run") == said
 
 
 def test_imports_are_followed_through_the_project(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, files in enumerate(
-        [
-            {"model.py": "import helpers", "helpers.py": "import queue"},
-            {"model.py": "from walk import helpers", "walk/__init__.py": "", "walk/helpers.py": "import queue"},
-            {"model.py": "from walk.helpers import f", "walk/__init__.py": "import queue", "walk/helpers.py": ""},
-            {"model.py": "import walk", "walk/__init__.py": "from . import a", "walk/a.py": "import queue"},
-            {"model.py": "import walk.b.c", "walk/b/c.py": "from ..a import *", "walk/a.py": "import queue"},
-        ]
-    ):
-        with subtests.test(str(files)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for files in [
+        {"model.py": "import helpers", "helpers.py": "import queue"},
+        {"model.py": "from walk import helpers", "walk/__init__.py": "", "walk/helpers.py": "import queue"},
+        {"model.py": "from walk.helpers import f", "walk/__init__.py": "import queue", "walk/helpers.py": ""},
+        {"model.py": "import walk", "walk/__init__.py": "from . import a", "walk/a.py": "import queue"},
+        {"model.py": "import walk.b.c", "walk/b/c.py": "from ..a import *", "walk/a.py": "import queue"},
+    ]:
+        with case_folder(subtests, tmp_path, files) as folder:
             (importer,) = (name for name, text in files.items() if text == "import queue")
             said = refused(folder, files | {"queue.py": ""}, "model:run")
             assert said is not None
@@ -67,18 +60,14 @@ def test_targets_and_other_folders_count_too(tmp_path: Path) -> None:
 
 
 def test_a_model_or_a_target_with_such_a_name_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (entry, own) in enumerate(
-        [
-            ("queue:run", "queue.py"),
-            ("queue.py:run", "queue.py"),
-            ("./queue.py:run", "queue.py"),
-            ("models/queue.py:run", "models/queue.py"),
-            ("queue.walk:run", "queue/__init__.py"),
-        ]
-    ):
-        with subtests.test(str((entry, own))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for entry, own in [
+        ("queue:run", "queue.py"),
+        ("queue.py:run", "queue.py"),
+        ("./queue.py:run", "queue.py"),
+        ("models/queue.py:run", "models/queue.py"),
+        ("queue.walk:run", "queue/__init__.py"),
+    ]:
+        with case_folder(subtests, tmp_path, (entry, own)) as folder:
             named = own.removesuffix("/__init__.py")
             said = f"the project's {named}, which {entry!r} names, has the name of a module of Python; rename {named}"
             files = {own: "", "model.py": "", "queue/walk.py": ""} if "walk" in entry else {own: "", "model.py": ""}
@@ -87,22 +76,18 @@ def test_a_model_or_a_target_with_such_a_name_is_refused(tmp_path: Path, subtest
 
 
 def test_other_projects_are_not_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, files in enumerate(
-        [
-            {"model.py": "import random"},  # the project has no such file
-            {"model.py": "", "queue.py": "import queue", "profile.py": "import model"},  # scripts
-            {"model.py": "from walk import queue", "walk/__init__.py": "", "walk/queue.py": ""},
-            {"model.py": "import walk", "walk/__init__.py": "from . import queue", "walk/queue.py": ""},
-            {"model.py": "import queue", "queue/data.csv": ""},  # a folder without __init__.py is no module for Python
-            {"model.py": "import test", "test.py": ""},  # Python's tests are no module that a library imports
-            {"model.py": "import winreg", "winreg.py": ""},  # Windows has it, not this Python
-            {"model.py": "import queue\n(", "queue.py": ""},  # the import tells what is wrong
-            {"model.py": "from .... import queue", "queue.py": ""},
-        ]
-    ):
-        with subtests.test(str(files)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for files in [
+        {"model.py": "import random"},  # the project has no such file
+        {"model.py": "", "queue.py": "import queue", "profile.py": "import model"},  # scripts
+        {"model.py": "from walk import queue", "walk/__init__.py": "", "walk/queue.py": ""},
+        {"model.py": "import walk", "walk/__init__.py": "from . import queue", "walk/queue.py": ""},
+        {"model.py": "import queue", "queue/data.csv": ""},  # a folder without __init__.py is no module for Python
+        {"model.py": "import test", "test.py": ""},  # Python's tests are no module that a library imports
+        {"model.py": "import winreg", "winreg.py": ""},  # Windows has it, not this Python
+        {"model.py": "import queue\n(", "queue.py": ""},  # the import tells what is wrong
+        {"model.py": "from .... import queue", "queue.py": ""},
+    ]:
+        with case_folder(subtests, tmp_path, files) as folder:
             assert refused(folder, files, "model:run", "sklearn.base:clone") is None
 
 

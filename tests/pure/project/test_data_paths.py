@@ -7,24 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from cases import case_folder
 from mops.errors import DataError, UsageError
 from mops.project.mops_toml import check_data, read_data_paths
 
 
 def test_paths_are_read(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (text, expected) in enumerate(
-        [
-            ("", ()),
-            ("# a comment\n", ()),
-            ("[data]\n", ()),
-            ('[data]\npaths = ["/data/a.parquet", "/b"]\n', ("/data/a.parquet", "/b")),
-            ('\ufeff[data]\npaths = ["/é"]\n', ("/é",)),
-            ("[other]\nx = 1\n", ()),
-        ]
-    ):
-        with subtests.test(str((text, expected))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text, expected in [
+        ("", ()),
+        ("# a comment\n", ()),
+        ("[data]\n", ()),
+        ('[data]\npaths = ["/data/a.parquet", "/b"]\n', ("/data/a.parquet", "/b")),
+        ('\ufeff[data]\npaths = ["/é"]\n', ("/é",)),
+        ("[other]\nx = 1\n", ()),
+    ]:
+        with case_folder(subtests, tmp_path, (text, expected)) as folder:
             (folder / "mops.toml").write_text(text, encoding="utf-8")
             assert read_data_paths(folder) == expected
 
@@ -36,20 +33,16 @@ def test_a_project_may_have_no_such_file(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_refused_with_the_file(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (text, said) in enumerate(
-        [
-            ("[data\n", "mops.toml is not TOML"),
-            ("data = 3\n", "'data' in mops.toml is not a table"),
-            ("[dat]\npaths = []\n", r"unknown table \[dat\]; did you mean \[data\]"),
-            ('[data]\npath = ["/a"]\n', r"\[data\] in mops.toml has an unknown key 'path'"),
-            ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
-            ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),
-            ("[data]\npaths = [1]\n", "not a list of absolute paths"),
-        ]
-    ):
-        with subtests.test(str((text, said))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text, said in [
+        ("[data\n", "mops.toml is not TOML"),
+        ("data = 3\n", "'data' in mops.toml is not a table"),
+        ("[dat]\npaths = []\n", r"unknown table \[dat\]; did you mean \[data\]"),
+        ('[data]\npath = ["/a"]\n', r"\[data\] in mops.toml has an unknown key 'path'"),
+        ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
+        ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),
+        ("[data]\npaths = [1]\n", "not a list of absolute paths"),
+    ]:
+        with case_folder(subtests, tmp_path, (text, said)) as folder:
             (folder / "mops.toml").write_text(text)
             with pytest.raises(UsageError, match=said) as raised:
                 read_data_paths(folder)

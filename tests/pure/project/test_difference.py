@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import case_folder
 from mops.project.bundle import pack
 from mops.project.difference import Difference
 from mops.project.project import ModelSpec
@@ -157,18 +158,14 @@ CHANGED = {
 
 
 def test_edits_that_leave_the_model_as_it_is(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, what in enumerate(SAME):
-        with subtests.test(str(what)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for what in SAME:
+        with case_folder(subtests, tmp_path, what) as folder:
             assert of_model(folder, FILES, edited(*SAME[what])) == []
 
 
 def test_edits_that_may_change_the_model(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, what in enumerate(CHANGED):
-        with subtests.test(str(what)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for what in CHANGED:
+        with case_folder(subtests, tmp_path, what) as folder:
             assert of_model(folder, FILES, edited(*CHANGED[what])) == [CHANGED[what][0]]
 
 
@@ -195,10 +192,8 @@ UNBOUNDED = {
 
 
 def test_a_model_that_finds_code_by_texts_may_use_all_code(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, what in enumerate(UNBOUNDED):
-        with subtests.test(str(what)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for what in UNBOUNDED:
+        with case_folder(subtests, tmp_path, what) as folder:
             old, new = UNBOUNDED[what]
             before = edited("model.py", old, new)
             after = before | {"submit.py": "import helper\n", "more.csv": ""}
@@ -214,10 +209,8 @@ MODULES = {
 
 
 def test_all_ways_to_reach_a_function_of_another_module(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, what in enumerate(MODULES):
-        with subtests.test(str(what)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for what in MODULES:
+        with case_folder(subtests, tmp_path, what) as folder:
             text = MODEL.replace("total = scale", MODULES[what][0])
             if what == "a star":
                 text = text.replace("import helper\n", "import helper\nfrom helper import *\n")
@@ -322,10 +315,8 @@ IMPORTS = {
 
 
 def test_what_an_import_runs(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, what in enumerate(IMPORTS):
-        with subtests.test(str(what)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for what in IMPORTS:
+        with case_folder(subtests, tmp_path, what) as folder:
             old, new, counts = IMPORTS[what]
             before, after = (READS | {name: text + READS[name] for name, text in some.items()} for some in (old, new))
             found = of_model(folder, before, after, OF_READS)
@@ -363,10 +354,8 @@ TEXTS = {
 
 
 def test_code_that_a_text_names(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, what in enumerate(TEXTS):
-        with subtests.test(str(what)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for what in TEXTS:
+        with case_folder(subtests, tmp_path, what) as folder:
             call, head = TEXTS[what]
             body = "P" if "P:" in head else call
             text = f"{head}ADULT = 18\nclass Rates:\n    beta = 1\ndef run(params, seed):\n    {body}\n"
@@ -387,28 +376,24 @@ def test_bytes_that_are_no_utf_8_and_folders_with_the_names_of_files(tmp_path: P
 
 
 def test_added_files_count_if_the_model_may_find_them(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (files, model, counts) in enumerate(
-        [
-            ({"helper.abi3.so": ""}, "", ["helper.abi3.so"]),  # hides helper.py
-            ({"uv.lock": ""}, "", ["uv.lock"]),
-            ({"notes.md": ""}, "folder.glob('*.md')", ["notes.md"]),
-            ({"notes.log": ""}, "open(f'{seed}.log')", ["notes.log"]),
-            ({"numpy.py": ""}, "", ["numpy.py"]),  # hides the library that the model imports
-            ({"new/rates.csv": ""}, "", []),
-            ({"new/rates.csv": ""}, "open('new/rates.' + 'csv')", ["new/rates.csv"]),
-            ({"new/rates.csv": ""}, "open(f'{seed}.csv')", ["new/rates.csv"]),
-            ({"new/rates.csv": ""}, "folder.glob('x')", ["new/rates.csv"]),
-            ({"new/rates.csv": ""}, "scan('m*')", ["new/rates.csv"]),
-            ({"new/rates.csv": ""}, "dataset('new')", ["new/rates.csv"]),
-            ({"notes.md": ""}, "open('notes.md')", ["notes.md"]),
-            ({"other.json": FILES["study.json"]}, "", []),
-            ({"other.json": FILES["study.json"]}, "open('other.json')", ["other.json"]),
-            ({"rates.json": "[1]"}, "", []),
-        ]
-    ):
-        with subtests.test(str((files, model, counts))):
-            here = tmp_path / str(n_case)
-            here.mkdir()
+    for files, model, counts in [
+        ({"helper.abi3.so": ""}, "", ["helper.abi3.so"]),  # hides helper.py
+        ({"uv.lock": ""}, "", ["uv.lock"]),
+        ({"notes.md": ""}, "folder.glob('*.md')", ["notes.md"]),
+        ({"notes.log": ""}, "open(f'{seed}.log')", ["notes.log"]),
+        ({"numpy.py": ""}, "", ["numpy.py"]),  # hides the library that the model imports
+        ({"new/rates.csv": ""}, "", []),
+        ({"new/rates.csv": ""}, "open('new/rates.' + 'csv')", ["new/rates.csv"]),
+        ({"new/rates.csv": ""}, "open(f'{seed}.csv')", ["new/rates.csv"]),
+        ({"new/rates.csv": ""}, "folder.glob('x')", ["new/rates.csv"]),
+        ({"new/rates.csv": ""}, "scan('m*')", ["new/rates.csv"]),
+        ({"new/rates.csv": ""}, "dataset('new')", ["new/rates.csv"]),
+        ({"notes.md": ""}, "open('notes.md')", ["notes.md"]),
+        ({"other.json": FILES["study.json"]}, "", []),
+        ({"other.json": FILES["study.json"]}, "open('other.json')", ["other.json"]),
+        ({"rates.json": "[1]"}, "", []),
+    ]:
+        with case_folder(subtests, tmp_path, (files, model, counts)) as here:
             before = FILES | {"model.py": MODEL.replace("total = scale", f"{model or 'pass'}\n    total = scale")}
             assert of_model(here, before, before | files) == counts
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cases import case_folder
 from mops.errors import ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.project import MARKERS, REGISTRY, Registry, find_root, read_registry, resolve
@@ -89,10 +90,8 @@ def test_a_project_may_have_no_registry(tmp_path: Path) -> None:
 
 
 def test_a_registry_may_be_empty(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, text in enumerate(["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"]):
-        with subtests.test(str(text)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text in ["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"]:
+        with case_folder(subtests, tmp_path, text) as folder:
             write_registry(folder, text)
             assert read_registry(folder) == EMPTY
 
@@ -103,40 +102,36 @@ def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
 
 
 def test_an_invalid_registry_is_refused_with_the_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (text, what, at, hint) in enumerate(
-        [
-            (
-                "models: [a\nx: }",
-                "the registry is not YAML: expected ',' or ']', but got ':'",
-                ", line 2, column 2",
-                None,
-            ),
-            (b"models: \xff", "the registry is not UTF-8 text", ", byte 8", None),
-            ("a\x00b", "the registry is not YAML", "", None),
-            ("", "the registry is not a mapping with 'models' and 'targets'", "", None),
-            ("- a", "the registry is not a mapping with 'models' and 'targets'", "", None),
-            ("models: [a]", "'models' in the registry is not a mapping of ids", "", ENTRY_FORM),
-            ("targets: a", "'targets' in the registry is not a mapping of ids", "", ENTRY_FORM),
-            ("models: {sir: a.b:C}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-            ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-            ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-            (
-                "targets: {t: {entrypoint: 'a b:c'}}",
-                "'targets.t' in the registry: 'a b' is not a module",
-                "",
-                ENTRY_FORM,
-            ),
-            (
-                "targets: {t: {entrypoint: a.b}}",
-                "'targets.t' in the registry: 'a.b' names only a module",
-                "",
-                ENTRY_FORM,
-            ),
-        ]
-    ):
-        with subtests.test(str((text, what, at, hint))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for text, what, at, hint in [
+        (
+            "models: [a\nx: }",
+            "the registry is not YAML: expected ',' or ']', but got ':'",
+            ", line 2, column 2",
+            None,
+        ),
+        (b"models: \xff", "the registry is not UTF-8 text", ", byte 8", None),
+        ("a\x00b", "the registry is not YAML", "", None),
+        ("", "the registry is not a mapping with 'models' and 'targets'", "", None),
+        ("- a", "the registry is not a mapping with 'models' and 'targets'", "", None),
+        ("models: [a]", "'models' in the registry is not a mapping of ids", "", ENTRY_FORM),
+        ("targets: a", "'targets' in the registry is not a mapping of ids", "", ENTRY_FORM),
+        ("models: {sir: a.b:C}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+        ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+        ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+        (
+            "targets: {t: {entrypoint: 'a b:c'}}",
+            "'targets.t' in the registry: 'a b' is not a module",
+            "",
+            ENTRY_FORM,
+        ),
+        (
+            "targets: {t: {entrypoint: a.b}}",
+            "'targets.t' in the registry: 'a.b' names only a module",
+            "",
+            ENTRY_FORM,
+        ),
+    ]:
+        with case_folder(subtests, tmp_path, (text, what, at, hint)) as folder:
             path = write_registry(folder, text)
             with pytest.raises(ModelError) as raised:
                 read_registry(folder)

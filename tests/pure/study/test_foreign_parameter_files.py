@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from cases import case_folder
 from mops.errors import StudyError
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import sample
@@ -128,10 +129,8 @@ def test_a_foreign_file_is_read_as_it_was_meant_or_refused(frame: Frame, write: 
 
 
 def test_a_column_of_booleans_that_are_not_json_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, words in enumerate([("True", "False"), ("TRUE", "FALSE"), ("T", "F"), ("yes", "no"), ("VRAI", "FAUX")]):
-        with subtests.test(str(words)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for words in [("True", "False"), ("TRUE", "FALSE"), ("T", "F"), ("yes", "no"), ("VRAI", "FAUX")]:
+        with case_folder(subtests, tmp_path, words) as folder:
             said = problem(folder, f"beta,on\n0.1,{words[0]}\n0.2,NA\n0.3,{words[1]}\n")
             what = f"the column has only booleans, and {words[0]!r} is text in JSON; write true and false"
             assert said == f'sets.csv, line 2, column \'on\': {what} (for texts, write """{words[0]}""")'
@@ -147,12 +146,8 @@ def test_a_column_is_judged_over_all_its_rows(tmp_path: Path) -> None:
 
 
 def test_a_column_of_numbers_that_are_not_json_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, cell in enumerate(
-        ["0,5", "1,000.5", "1.000,5", "1 000", "1\u202f000", "\u22120.5", ".5", "1.", "+1", "5%", "0.5\u200b"]
-    ):
-        with subtests.test(str(cell)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for cell in ["0,5", "1,000.5", "1.000,5", "1 000", "1\u202f000", "\u22120.5", ".5", "1.", "+1", "5%", "0.5\u200b"]:
+        with case_folder(subtests, tmp_path, cell) as folder:
             said = problem(folder, f'beta,n\n1.5,1\n"{cell}",2\n')
             assert said.startswith(
                 f"sets.csv, line 3, column 'beta': the column has only numbers, and {cell!r} is text in JSON"
@@ -167,38 +162,35 @@ def test_integers_beyond_floats_are_numbers_of_their_column_too(tmp_path: Path) 
 
 
 def test_texts_stay_texts(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, cells in enumerate(
-        [["F", "M"], ["f"], ["01", "02"], ["low", "no"], ["yes", "maybe"], ["2024_01"], ["a", "1,5"], ["N", "S"]]
-    ):
-        with subtests.test(str(cells)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for cells in [
+        ["F", "M"],
+        ["f"],
+        ["01", "02"],
+        ["low", "no"],
+        ["yes", "maybe"],
+        ["2024_01"],
+        ["a", "1,5"],
+        ["N", "S"],
+    ]:
+        with case_folder(subtests, tmp_path, cells) as folder:
             rows = "".join(f'"{cell}",{i}\n' for i, cell in enumerate(cells))
             assert [row["a"] for row in text_of(folder, f"a,n\n{rows}")[0]] == cells
 
 
 def test_names_that_no_one_meant_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (header, what) in enumerate(
-        [
-            ("Unnamed: 0,a", "column 1: 'Unnamed: 0' is what pandas or R calls a column without a name"),
-            ("...1,a", "column 1: '...1' is what pandas or R calls a column without a name"),
-            ("be\u200bta,a", "column 1: the name 'be\\u200bta' has an invisible character (U+200B); remove it"),
-            ("\u00a0beta,a", "column 1: the name '\\xa0beta' begins or ends with a space; write 'beta'"),
-        ]
-    ):
-        with subtests.test(str((header, what))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for header, what in [
+        ("Unnamed: 0,a", "column 1: 'Unnamed: 0' is what pandas or R calls a column without a name"),
+        ("...1,a", "column 1: '...1' is what pandas or R calls a column without a name"),
+        ("be\u200bta,a", "column 1: the name 'be\\u200bta' has an invisible character (U+200B); remove it"),
+        ("\u00a0beta,a", "column 1: the name '\\xa0beta' begins or ends with a space; write 'beta'"),
+    ]:
+        with case_folder(subtests, tmp_path, (header, what)) as folder:
             assert problem(folder, f"{header}\n1,2\n").startswith(f"sets.csv, line 1, {what}")
 
 
 def test_a_file_of_one_column_may_have_several(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (name, cell, is_noted) in enumerate(
-        [("a|b", "1|2", True), ("a b", "1 2", True), ("a b", "1", False), ("a;b", "1", True)]
-    ):
-        with subtests.test(str((name, cell, is_noted))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for name, cell, is_noted in [("a|b", "1|2", True), ("a b", "1 2", True), ("a b", "1", False), ("a;b", "1", True)]:
+        with case_folder(subtests, tmp_path, (name, cell, is_noted)) as folder:
             _, warnings = text_of(folder, f"{name}\n{cell}\n")
             note = (
                 f"sets.csv, line 1: the file has one column, {name!r}; "

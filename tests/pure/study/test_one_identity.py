@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cases import case_folder
 from mops.errors import StudyError
 from mops.project.study_source import given_study, read_study
 from mops.storage.backends.base import Spool
@@ -121,10 +122,8 @@ def test_ids_and_seeds_are_those_of_the_contract(tmp_path: Path, subtests: pytes
 
 
 def test_a_cell_that_is_not_finite_is_refused_by_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, cell in enumerate(["NaN", "inf", "-Infinity"]):
-        with subtests.test(str(cell)):
-            here = tmp_path / str(n_case)
-            here.mkdir()
+    for cell in ["NaN", "inf", "-Infinity"]:
+        with case_folder(subtests, tmp_path, cell) as here:
             (here / "sets.csv").write_text(f"beta\n1.0\n{cell}\n")
             with pytest.raises(StudyError) as refused:
                 parse_study({"model": "m:f", "parameter_sets": "sets.csv"}, where="", folder=here)
@@ -132,18 +131,14 @@ def test_a_cell_that_is_not_finite_is_refused_by_place(tmp_path: Path, subtests:
 
 
 def test_a_table_with_a_wrong_value_is_refused_by_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, (columns, place) in enumerate(
-        [
-            ({"beta": [1.0, float("nan")]}, "$.parameter_sets[1].beta"),
-            ({"beta": pa.array([1.0, float("nan")]).dictionary_encode()}, "$.parameter_sets[1].beta"),
-            ({"beta": [1.0, 2.0], "seed": [1, -1]}, "$.parameter_sets[1].seed"),
-            ({"beta": [1.0, 2.0], "seed": [None, 1.0]}, "$.parameter_sets[1].seed"),
-            ({"beta": [None, [1]]}, "$.parameter_sets[1].beta"),
-        ]
-    ):
-        with subtests.test(str((columns, place))):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for columns, place in [
+        ({"beta": [1.0, float("nan")]}, "$.parameter_sets[1].beta"),
+        ({"beta": pa.array([1.0, float("nan")]).dictionary_encode()}, "$.parameter_sets[1].beta"),
+        ({"beta": [1.0, 2.0], "seed": [1, -1]}, "$.parameter_sets[1].seed"),
+        ({"beta": [1.0, 2.0], "seed": [None, 1.0]}, "$.parameter_sets[1].seed"),
+        ({"beta": [None, [1]]}, "$.parameter_sets[1].beta"),
+    ]:
+        with case_folder(subtests, tmp_path, (columns, place)) as folder:
             source = given_study({"model": "m:f", "parameter_sets": pa.table(columns)}, folder)
             with pytest.raises(StudyError) as refused:
                 parse_study(source.data, where="")
@@ -157,10 +152,8 @@ def test_a_parameter_with_1_and_1_0_is_not_the_same_in_all_sets() -> None:
 
 
 def test_the_stored_study_of_a_table_with_an_empty_chunk_is_json(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for n_case, place in enumerate(range(3)):
-        with subtests.test(str(place)):
-            folder = tmp_path / str(n_case)
-            folder.mkdir()
+    for place in range(3):
+        with case_folder(subtests, tmp_path, place) as folder:
             chunks = [pa.table({"beta": [1, 2]}), pa.table({"beta": [3]})]
             chunks.insert(place, chunks[0].slice(0, 0))
             source = given_study({"model": "m:f", "parameter_sets": pa.concat_tables(chunks)}, folder)
