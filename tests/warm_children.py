@@ -13,6 +13,7 @@ or whose variables for the start of Python and its libraries, are not those of t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -80,7 +81,9 @@ def _become_reaper(connection: socket.socket) -> tuple[list[str], int]:
     (argv, variables, folder), (fd,) = receive_request(connection)
     if pid := os.fork():
         os.close(fd)
-        connection.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+        status = os.waitpid(pid, 0)[1]
+        with contextlib.suppress(BrokenPipeError):  # the worker was killed
+            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)

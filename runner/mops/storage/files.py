@@ -163,7 +163,7 @@ class Files:
         return sorted(self._answered(folder, lambda: self._backend.folders(folder)))
 
     def prune(self, folder: str) -> None:
-        """Remove a folder and the folders in it, unless they hold files."""
+        """Remove a folder and the folders in it, unless they hold files. What killed writers left is removed."""
         self._answered(folder, lambda: self._backend.prune(folder))
 
     def remove(self, paths: Sequence[str]) -> None:

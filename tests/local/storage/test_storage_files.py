@@ -21,8 +21,8 @@ from servers import CuttingProxy
 
 from conftest import KINDS, Storage
 from mops.errors import InternalError, UsageError
-from mops.storage.backends.base import Entry, Put
-from mops.storage.backends.local import _make_folder
+from mops.storage.backends.base import Data, Entry, Put
+from mops.storage.backends.local import _make_folder, _write
 from mops.storage.files import Files
 from soak import repeats
 
@@ -243,12 +243,38 @@ def test_a_folder_can_be_made_while_the_empty_one_above_is_pruned(local, monkeyp
     assert files.get("jobs/one/new/job.json") == b"new"
 
 
-def test_temporary_files_of_a_killed_writer_are_not_listed(local):
+def test_temporary_files_of_a_killed_writer_are_not_listed_and_pruned(local):
     files = Files.open(local.url)
-    for path in ("job/.part.0a.tmp", "job/deep/.hidden", "job/not.tmp", "other/.part.0c.tmp"):
+    for path in ("job/.part.0a.tmp", "job/deep/.hidden", "job/not.tmp", "other/log/.part.0c.tmp"):
         local.lay(path, b"left")
     assert [entry.path for entry in files.list("")] == ["job/deep/.hidden", "job/not.tmp"]
     assert files.folders("") == ["job"]
+    files.prune("job")
+    files.prune("other")
+    found = [path.relative_to(local.url).as_posix() for path in Path(local.url).rglob("*") if path.is_file()]
+    assert sorted(found) == ["job/deep/.hidden", "job/not.tmp"]
+
+
+@pytest.mark.parametrize("put", [Files.put, Files.put_new])
+@pytest.mark.parametrize("as_spool", [False, True])
+def test_a_file_can_be_put_while_its_temporary_file_is_pruned(local, monkeypatch, put, as_spool):
+    files, write, pruned = Files.open(local.url), _write, []
+    data: Data = b"x"
+    if as_spool:
+        data = files.spool()
+        data.write(b"x")
+
+    def write_and_prune(path: Path, content: Data) -> None:
+        write(path, content)
+        if not pruned:
+            pruned.append(path)
+            files.prune("job")
+
+    monkeypatch.setattr("mops.storage.backends.local._write", write_and_prune)
+    put(files, "job/1", data)
+    assert pruned
+    assert local.bytes_at("job/1") == b"x"
+    assert [path.name for path in Path(local.url, "job").iterdir()] == ["1"]
 
 
 def test_remove_removes_files_and_ignores_absent_ones(storage, files):

@@ -10,11 +10,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
 from mops.storage.backends.base import Data, Entry, Spool
 from mops.system.folders import usual_mode
 
 if TYPE_CHECKING:
     import pyarrow.fs
+
+
+# A deletion may have just removed the empty folder of a path, or a temporary file.
+_again = retry(retry=retry_if_exception_type(FileNotFoundError), stop=stop_after_attempt(3), reraise=True)
 
 
 class LocalFolder:
@@ -23,6 +29,7 @@ class LocalFolder:
     def __init__(self, root: Path):
         self._root = root
 
+    @_again
     def put_new(self, path: str, data: Data) -> bool:
         final = self._root / path
         with _written_beside(final, data) as temporary:
@@ -35,6 +42,7 @@ class LocalFolder:
             _sync_folder(final.parent)
         return created
 
+    @_again
     def put(self, path: str, data: Data) -> None:
         final = self._root / path
         with _written_beside(final, data) as temporary:
@@ -89,14 +97,8 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     """Write a durable temporary file into the folder of ``final``; remove it after the body."""
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
-        for is_last in (False, False, True):
-            try:
-                _make_folder(final.parent)
-                _write(temporary, data)
-                break
-            except FileNotFoundError:  # a deletion has just removed an empty folder of the path
-                if is_last:
-                    raise
+        _make_folder(final.parent)
+        _write(temporary, data)
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
@@ -135,16 +137,24 @@ def _walk(folder: str) -> Iterator[str]:
         for entry in entries:
             if entry.is_dir():
                 yield from _walk(entry.path)
-            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+            elif not _is_temporary(entry.name):
                 yield entry.path
+
+
+def _is_temporary(name: str) -> bool:
+    """Tell whether a file is written at this moment, or was left by a killed writer."""
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def _prune(folder: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         with os.scandir(folder) as entries:
-            inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for one in inner:
-            _prune(one)
+            inner = [(Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for one, is_folder in inner:
+            if is_folder:
+                _prune(one)
+            elif _is_temporary(one.name):  # if its writer lives, it writes again
+                one.unlink(missing_ok=True)
         try:
             folder.rmdir()
         except OSError as error:
