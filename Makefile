@@ -116,7 +116,7 @@ lock: ## pin the dependencies in the lock files
 	cp requirements.lock requirements-demo.lock
 	$(BIN)/$(COMPILE) --allow-unsafe --build-deps-for editable --extra demo -o requirements-demo.lock pyproject.toml
 	cp requirements.lock requirements-image.lock  # the same versions; scipy draws samples, which pods do not: 110 MB
-	$(BIN)/$(COMPILE) --unsafe-package scipy --extra image --extra ui -o requirements-image.lock pyproject.toml
+	$(BIN)/$(COMPILE) --unsafe-package scipy --extra image --extra plots --extra ui -o requirements-image.lock pyproject.toml
 	sed -i '/^$$/,$$d' requirements-image.lock  # a warning that scipy is not in it
 	for version in $(VERSIONS); do $(BIN)/pip install --quiet --dry-run --ignore-installed --no-deps --require-hashes \
 	  --only-binary :all: --python-version $$version --target build/wheels -r requirements.lock || exit 1; done

@@ -183,11 +183,13 @@ def fresh(cluster: dict[str, str]) -> Iterator[Service]:
 
 
 def test_the_web_page_lists_the_jobs_of_the_storage_and_changes_nothing(fresh: Service) -> None:
-    study = fresh.write("page", "def run(params, seed):\n    return {'y': [1.0]}\n", {"parameter_sets": [{"x": 1}]})
+    sets = {"parameter_sets": [{"x": x} for x in range(10)]}
+    study = fresh.write("page", "def run(params, seed):\n    return {'y': [float(params['x'])]}\n", sets)
     fresh.mops("jobs", "submit", study, "--name", "shown", "--local", "--storage", fresh.url)
     proxy = f"/api/v1/namespaces/{fresh.namespace}/services/mops-ui:page/proxy"
     assert "shown" in fresh.kubectl("get", "--raw", f"{proxy}/")
     assert "read-only" in fresh.kubectl("get", "--raw", f"{proxy}/jobs/shown")
+    assert "<svg" in fresh.kubectl("get", "--raw", f"{proxy}/jobs/shown/report")
     refused = fresh.run("kubectl", "create", "--raw", f"{proxy}/jobs/shown/cancel", "-f", "-", text="{}")
     assert refused.code != 0
     assert fresh.job("shown").status().state == "succeeded"
