@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from mops.errors import ServiceError
@@ -25,6 +26,7 @@ class Kubernetes:
         """The ConfigMap of the release."""
         self.all_pods: list[Object] = []
         self.refuses = False  # whether a quota refuses new Jobs
+        self.fails_after_check = False  # whether it refuses only what it has accepted in a dry run
         self.has_kueue = True
         self.user = "ada"
         self.managers = {"grace"}  # who may change jobs of others
@@ -42,8 +44,10 @@ class Kubernetes:
         jobs = [one for (kind, _), one in self.objects.items() if kind == "Job"]
         return [one for one in jobs if labels.items() <= one["metadata"]["labels"].items()]
 
-    def pods(self, labels: object) -> list[Object]:
-        return self.all_pods
+    def pods(self, labels: Mapping[str, str]) -> list[Object]:
+        labelled = [one for one in self.all_pods if names.COMPONENT in one["metadata"].get("labels", {})]
+        others = [one for one in self.all_pods if one not in labelled]
+        return others + [one for one in labelled if labels.items() <= one["metadata"]["labels"].items()]
 
     def events(self) -> list[Object]:
         return []
@@ -62,6 +66,8 @@ class Kubernetes:
         if dry_run:
             self.checked.append(manifest)
             return manifest
+        if self.fails_after_check:
+            raise ServiceError("exceeded quota: jobs", where=self.where)
         self.n_created += 1
         made = json.loads(json.dumps(manifest))
         made["metadata"]["uid"] = f"uid-{self.n_created}"

@@ -50,6 +50,8 @@ def test_simulations_that_ran_out_of_memory_succeed_on_the_pool_with_the_most(po
 def test_a_job_runs_on_the_pool_that_it_names(pooled: Service) -> None:
     study = pooled.write("named", MODEL, {"n_replicates": 2, "parameter_sets": [{"mib": 1, "i": i} for i in range(8)]})
     pooled.submit(study, "named", "--pool", "large")
+    lacking = "waits for workers of pool large: "  # workers of the other pool are there
+    wait_for(lambda: lacking in pooled.mops("jobs", "status", "named").out, said=lambda: pooled.what_is_wrong("named"))
     pooled.wait("named")
     rows = pooled.job("named").outputs("output").to_arrow().to_pylist()
     assert len(rows) == 16

@@ -170,17 +170,21 @@ def test_a_service_without_workers_is_reported_with_the_command_to_scale(service
         assert "no worker answers" in service.mops("doctor", code=1).err
 
 
-def test_a_quota_that_refuses_workers_is_named_and_a_modeller_gets_a_hint_for_modellers(service: Service) -> None:
-    """Regression: the advice was to scale the Deployment, although its replicas were set."""
+@pytest.mark.parametrize("n_admitted", [0, 1])
+def test_a_quota_that_refuses_workers_is_named_and_a_modeller_gets_a_hint_for_modellers(
+    service: Service, n_admitted: int
+) -> None:
+    """Regression: the advice was to scale the Deployment, although its replicas were set, or there was none."""
     with scaled(service, "worker", 0), person(service, "modeller") as env:
         account = f"{service.namespace}:modeller"
         service.kubectl("create", "rolebinding", "modeller", "--role", "mops-client", "--serviceaccount", account)
         wait_for(lambda: not service.pods("worker"))
-        service.kubectl("create", "quota", "few", "--hard=pods=1")
+        service.kubectl("create", "quota", "few", f"--hard=pods={len(service.pods('scheduler')) + n_admitted}")
         try:
             service.kubectl("scale", "deployment/mops-worker", "--replicas=2")
-            refused = "Kubernetes refuses their pods: exceeded quota: few"
+            refused = "warning: Kubernetes refuses pods of workers: exceeded quota: few"
             wait_for(lambda: refused in service.mops("cluster", "status").err)
+            assert len(service.pods("worker")) == n_admitted
             assert "hint: raise the quota, or lower worker.cpu" in service.mops("cluster", "status").err
             assert "hint: ask the cluster's operator to start workers" in service.mops("cluster", "status", **env).err
         finally:

@@ -15,6 +15,7 @@ from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption
 from mops.errors import MopsError, UsageError
 from mops.jobs.location import described, locate
+from mops.k8s import names
 from mops.options import Option
 from mops.service import profile as saved
 from mops.service.connect import connect as connect_service
@@ -251,10 +252,14 @@ def _advise(service: Service, now: ServiceOverview) -> None:
         terminal.say(f"hint: {hint}")
     for finding in now.dask.findings if now.dask else ():
         terminal.say(f"warning: {finding.where}: {finding.what}; set {finding.fix}")
+    for pool, why in now.refused.items():
+        where = "" if pool == names.DEFAULT_POOL else f"pool {pool}: "
+        terminal.say(f"warning: {where}Kubernetes refuses pods of workers: {why}")
     # After a fault, such as a service that no longer exists, its own hint is enough.
-    if now.workers == [] and not now.faults and (now.refused or service.profile.service.autoscaler is None):
-        why = f": Kubernetes refuses their pods: {now.refused}" if now.refused else ", so no job can run"
-        terminal.say(f"warning: the service has no workers{why}")
+    if now.refused:
+        terminal.say(f"hint: {_start_workers(service, now)}")
+    elif now.workers == [] and not now.faults and service.profile.service.autoscaler is None:
+        terminal.say("warning: the service has no workers, so no job can run")
         terminal.say(f"hint: {_start_workers(service, now)}")
 
 

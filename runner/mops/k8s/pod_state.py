@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from mops.k8s import names
 from mops.k8s.chart import Object
@@ -170,14 +171,12 @@ def message_of_events(events: Sequence[Object], kind: str, name: str, reasons: S
     return str(max(found, key=event_time, default={}).get("message", ""))
 
 
-def refused_pods(events: Sequence[Object], deployment: str) -> str:
-    """Return why Kubernetes makes no pods of a Deployment, such as a quota; empty: no event says so."""
-    of_deployment = [
-        event
-        for event in events
-        if (about := event.get("involvedObject", {})).get("kind") in ("Deployment", "ReplicaSet")
-        and f"{about.get('name', '')}-".startswith(f"{deployment}-")
-    ]
+def refused_pods(events: Sequence[Object], deployments: str) -> str:
+    """Return why Kubernetes makes no pods of a Deployment, such as a quota; empty: no event says so.
+
+    ``deployments`` is its name, or a pattern for several, as of a shell.
+    """
+    of_deployment = [event for event in events if fnmatchcase(_deployment_of(event), deployments)]
     # A refusal is over after a later event: pods were made, or the Deployment was scaled. Kubernetes renews the event
     # of a refusal at each try. Of events in one second, the refusal is the later one.
     newest = max(of_deployment, key=lambda event: (event_time(event), event.get("reason") == _REFUSED), default={})
@@ -186,6 +185,13 @@ def refused_pods(events: Sequence[Object], deployment: str) -> str:
 
 
 _REFUSED = "FailedCreate"
+
+
+def _deployment_of(event: Object) -> str:
+    """Return the name of the Deployment that an event is about, perhaps by its ReplicaSet; empty: another object."""
+    about = event.get("involvedObject", {})
+    name = str(about.get("name", ""))
+    return {"Deployment": name, "ReplicaSet": name.rpartition("-")[0]}.get(about.get("kind"), "")
 
 
 def event_time(event: Object) -> str:

@@ -200,5 +200,11 @@ def _environment(pod: RunnerPod, request: Request) -> list[Object]:
     ]
 
 
+def variable_of(job: Object, name: str) -> str:
+    """Return a variable of the container of a runner's Job; empty: it has none of this name."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return next((one.get("value", "") for one in container.get("env", ()) if one["name"] == name), "")
+
+
 def _non_empty(**fields: Any) -> Object:
     return {name: value for name, value in fields.items() if value not in (None, {}, [])}

@@ -50,7 +50,7 @@ class ServiceOverview:
     dask: Dask | None
     autoscaler: Sequence[PodState] | None  # none if the service has no autoscaler
     faults: Sequence[MopsError]  # why parts are missing
-    refused: str = ""  # why Kubernetes makes no pods of workers; empty: there are some, or no event says so
+    refused: Mapping[str, str]  # the pools of which Kubernetes makes no more workers, and why, by events
 
     @property
     def versions(self) -> dict[str, Mapping[str, str]]:
@@ -77,10 +77,10 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
     dask = _answer(lambda: dask_of(service, sim_threads), faults)
     workers = None if pods is None and dask is None else joined(pods or (), dask.connected if dask else ())
     runners = None if phases is None else Counter(phase.word for phase in phases.values())
-    refused = "" if pods != [] else _answer(lambda: service.refused(names.WORKER), faults)
+    refused = _answer(service.refused, faults)
     # A cluster out of reach fails each question with the same error.
     distinct = list({fault.what: fault for fault in faults}.values())
-    return ServiceOverview(scheduler, workers, runners, dask, autoscaler, distinct, refused or "")
+    return ServiceOverview(scheduler, workers, runners, dask, autoscaler, distinct, refused or {})
 
 
 def dask_of(service: Service, sim_threads: int) -> Dask:

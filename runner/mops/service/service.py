@@ -19,7 +19,7 @@ from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import Object, RunnerPod
 from mops.k8s.job_phase import GONE, Phase, phase_of
 from mops.k8s.pod_state import PodState, is_running, newest, refused_pods, state_of
-from mops.k8s.runner_job import Request, runner_job
+from mops.k8s.runner_job import Request, runner_job, variable_of
 from mops.service import profile as profiles
 from mops.service.profile import Profile
 from mops.settings import PREFIX
@@ -161,7 +161,11 @@ class Service:
                 pool = settings[f"{PREFIX}POOL"] = self.pool or settings.get(f"{PREFIX}POOL", names.DEFAULT_POOL)
                 settings.setdefault(f"{PREFIX}MEMORY_POOL", pools[pool])
             request = replace(wanted, number=self._next_number(job), environment=settings, asked=asked)
-            made = self.kubernetes.create(runner_job(pod, request))
+            try:
+                made = self.kubernetes.create(runner_job(pod, request))
+            except ServiceError as refused:  # since the check
+                refused.hint = f"the job exists: start it later with 'mops jobs resume {job}'"
+                raise
             if pod.queue and not made["spec"].get("suspend"):  # Kueue suspends each Job that names a queue
                 logger.warning("no Kueue has taken the job into queue %r: it starts at once", pod.queue)
             return KubernetesRunner(job, names.runner_name(job, request.number), request.namespace)
@@ -315,25 +319,39 @@ class Service:
         events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
         return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
 
-    def refused(self, component: str) -> str:
-        """Return why Kubernetes makes no pods of a component, such as a quota; empty: no event says so."""
-        return refused_pods(self.kubernetes.events(), f"{self.profile.service.release}-{component}")
+    def refused(self) -> dict[str, str]:
+        """Return the pools of which Kubernetes makes no more workers, and why, such as a quota."""
+        events, release = self.kubernetes.events(), self.profile.service.release
+        pools = self.profile.service.pools or (names.DEFAULT_POOL,)
+        found = {pool: refused_pods(events, names.workers_name(release, pool)) for pool in pools}
+        return {pool: why for pool, why in found.items() if why}
 
     def lacks(self, job: str) -> str:
         """Return which pods of its Dask cluster a job's runner waits for, for people; empty: none is missing."""
-        parts = [(names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")]
-        name, release = self._dedicated_name(job), self.profile.service.release
-        if self.profile.service.autoscaler and not name:  # without it, no worker comes
-            parts.insert(1, (names.AUTOSCALER, "the autoscaler, which starts workers"))
-        for component, what in parts:
-            labels, deployment = names.of_component(release, component), f"{release}-{component}"
-            if name:
-                labels, deployment = {names.DASK_CLUSTER: name, names.DASK_COMPONENT: component}, name
+        for what, labels, deployments in self._needed(job):
             pods = self._pods(labels)
             if not any(pod.ready for pod in pods):
-                why = f"{pods[0].name} is {pods[0]}" if pods else refused_pods(self.kubernetes.events(), deployment)
+                why = f"{pods[0].name} is {pods[0]}" if pods else refused_pods(self.kubernetes.events(), deployments)
                 return f"waits for {what}: {why or 'there is no pod'}"
         return ""
+
+    def _needed(self, job: str) -> Iterator[tuple[str, dict[str, str], str]]:
+        """Yield what a job's runner needs: for people, by the labels of its pods, and by the names of Deployments."""
+        scheduler, release = "the Dask scheduler", self.profile.service.release
+        if name := self._dedicated_name(job):
+            for component, what in ((names.SCHEDULER, scheduler), (names.WORKER, "workers")):
+                yield what, {names.DASK_CLUSTER: name, names.DASK_COMPONENT: component}, f"{name}-*"
+            return
+        parts = {names.SCHEDULER: scheduler}
+        if self.profile.service.autoscaler:  # without it, no worker comes
+            parts[names.AUTOSCALER] = "the autoscaler, which starts workers"
+        for component, what in parts.items():
+            yield what, names.of_component(release, component), f"{release}-{component}"
+        runner = newest(self._jobs(names.of_job(job)))
+        pool = (runner and variable_of(runner, f"{PREFIX}POOL")) or names.DEFAULT_POOL
+        what = "workers" if pool == names.DEFAULT_POOL else f"workers of pool {pool}"
+        labels = names.of_component(release, names.WORKER) | {names.POOL: pool}
+        yield what, labels, names.workers_name(release, pool)
 
     def certificate(self) -> Mapping[str, str] | None:
         """Return the certificate for Dask's connections, as a Secret has it; None: they are not encrypted."""

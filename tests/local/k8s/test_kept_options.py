@@ -16,6 +16,7 @@ from mops.cli.options import Place
 from mops.errors import JobError, ModelError, OptionsError, OtherFormat, ServiceError, UsageError
 from mops.jobs import submit
 from mops.jobs.derive import retry
+from mops.jobs.job import Job
 from mops.k8s import names
 from mops.k8s.chart import Object
 from mops.k8s.job_phase import GONE
@@ -298,6 +299,16 @@ def test_a_job_that_kubernetes_refuses_is_not_made(service: Service, study: Path
     submit.submit(study, name="waves", location=at(service), wait=False)  # the name is free
 
 
+def test_a_job_whose_runner_is_refused_after_the_check_exists_and_can_be_resumed(service: Service, study: Path) -> None:
+    in_memory(service).fails_after_check = True
+    with pytest.raises(ServiceError, match="exceeded quota") as raised:
+        submit.submit(study, name="waves", location=at(service), wait=False)
+    assert raised.value.hint == "the job exists: start it later with 'mops jobs resume waves'"
+    in_memory(service).fails_after_check = False
+    resume(Job(at(service).open(), "waves"), service)
+    assert pools_of(service, "waves-1") == {}
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_queue_without_kueue_is_reported(
     service: Service, study: Path, caplog: pytest.LogCaptureFixture, is_there: bool
@@ -378,3 +389,18 @@ def test_an_amount_of_memory_below_a_byte_is_refused(service: Service) -> None:
 def test_a_service_without_pools_says_so(service: Service, study: Path) -> None:
     with pytest.raises(UsageError, match="this service has no pools of workers"):
         submitted(service, study, PodOptions(pool="large"))
+
+
+def test_a_job_waits_for_the_workers_of_its_pool(service: Service, study: Path) -> None:
+    """Regression: ready workers of another pool counted, so a job that had none was only `running`."""
+    with_pools(service, {"default": "gpu", "gpu": "gpu"})
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    of_release = [names.of_component("mops", part) for part in (names.SCHEDULER, names.WORKER)]
+    in_memory(service).all_pods = [
+        {"metadata": {"name": labels[names.COMPONENT], "labels": labels | {names.POOL: "default"}}, "status": ready}
+        for labels in of_release
+    ]
+    for name, pool in [("all", None), ("gpus", "gpu")]:
+        submit.submit(study, name=name, location=at(service), wait=False, pod=PodOptions(pool=pool))
+    assert service.lacks("all") == ""
+    assert service.lacks("gpus") == "waits for workers of pool gpu: there is no pod"

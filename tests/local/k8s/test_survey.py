@@ -34,7 +34,7 @@ def test_pods_and_workers_are_joined_by_name() -> None:
 
 
 def of(*workers: Worker) -> ServiceOverview:
-    return ServiceOverview((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), (), [])
+    return ServiceOverview((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), (), [], {})
 
 
 def test_equal_versions_of_workers_are_one_line() -> None:
@@ -78,6 +78,10 @@ class Partly:
     def pods(self, component: str) -> list[PodState]:
         self._ask("pods")
         return [A, B] if component == "worker" else [PodState("running", name="scheduler")]
+
+    def refused(self) -> dict[str, str]:
+        self._ask("events")
+        return {}
 
     def phases(self) -> dict[str, Phase]:
         self._ask("jobs")

@@ -267,6 +267,10 @@ def test_the_newest_refusal_of_a_deployments_pods_is_its_reason(subtests: pytest
             other = event("FailedCreate", "other", "ReplicaSet", "mops-workers-9", at="2026-11-21T10:00:03Z")
             assert refused_pods([old, new, other], "mops-worker") == reason
             assert refused_pods([other], "mops-worker") == ""
+            of_pool = event("FailedCreate", "of gpu", "ReplicaSet", "mops-worker-gpu-5", at="2026-11-21T10:00:04Z")
+            assert refused_pods([new, of_pool], "mops-worker") == reason
+            assert refused_pods([new, of_pool], "mops-worker-gpu") == "of gpu"
+            assert refused_pods([new, of_pool], "mops-*") == "of gpu"
 
 
 def test_a_refusal_of_pods_is_over_after_another_event_of_the_deployment(subtests: pytest.Subtests) -> None:
