@@ -31,14 +31,16 @@ def replicas(service: Service, deployment: str) -> int:
     return int(service.kubectl("get", "deployment", deployment, "-o", "jsonpath={.spec.replicas}"))
 
 
-def test_simulations_that_ran_out_of_memory_succeed_on_the_pool_with_the_most(pooled: Service) -> None:
+@pytest.mark.parametrize("killer", ["mops", "kernel"])
+def test_simulations_that_ran_out_of_memory_succeed_on_the_pool_with_the_most(pooled: Service, killer: str) -> None:
     sets = [{"mib": 1400 if i == 3 else 8, "i": i} for i in range(6)]
-    study = pooled.write("needs", MODEL, {"n_replicates": 1, "parameter_sets": sets})
-    pooled.submit(study, "needs")
-    wait_for(lambda: replicas(pooled, "mops-worker-large") == 1, said=lambda: pooled.what_is_wrong("needs"))
-    found = pooled.wait("needs")
+    study, job = pooled.write(killer, MODEL, {"n_replicates": 1, "parameter_sets": sets}), f"needs-{killer}"
+    # A limit that no worker has, so that the kernel acts before mops.
+    pooled.submit(study, job, **({"SIM_MEMORY": "64GiB"} if killer == "kernel" else {}))
+    wait_for(lambda: replicas(pooled, "mops-worker-large") == 1, said=lambda: pooled.what_is_wrong(job))
+    found = pooled.wait(job)
     assert found["attempt"] == 1
-    rows = pooled.job("needs").outputs("output").to_arrow().to_pylist()
+    rows = pooled.job(job).outputs("output").to_arrow().to_pylist()
     assert sorted(row["held"] >> 20 for row in rows) == [8] * 5 + [1400]
     pods = {row["held"] >> 20: row["pod"] for row in rows}
     assert pods[1400].startswith("mops-worker-large-")
