@@ -24,6 +24,7 @@ from mops.jobs.runners import Phases
 from mops.jobs.status import JobState, Status, job_state
 from mops.storage import advisory
 from mops.storage.files import Files
+from mops.storage.job_records import check_not_deleted
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths, numbers_of
 from mops.storage.progress_record import Progress
@@ -111,6 +112,8 @@ def read_log(
 
     def is_over() -> bool:
         state, _ = job_state(job.files, paths, log.read())
+        if state == "submitted":  # that of a deleted job, too
+            check_not_deleted(job.files, paths)
         return state not in ("submitted", "running")
 
     over = not follow or is_over()

@@ -20,7 +20,7 @@ from mops.errors import JobError
 from mops.jobs.location import Location, service_with
 from mops.jobs.owners import require_owner
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
+from mops.storage.job_records import JobRecord, check_not_deleted, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit, LogView, settled_state
 from mops.storage.paths import JobPaths
@@ -307,10 +307,20 @@ class JobState:
         return JobMoment.read(self.files, self.name, with_commits=False).status
 
     def follower(self) -> Callable[[], Status]:
-        """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
+        """Return a function that returns the state of the job, and at each call reads only what is new in its log.
+
+        JobError: someone has deleted the job.
+        """
         record = self.record
         log = JobLog(self.files, record.paths)
-        return lambda: JobMoment.after(self.files, record, log).status
+
+        def look() -> Status:
+            now = JobMoment.after(self.files, record, log).status
+            if now.state == "submitted":  # that of a deleted job, too: its log is gone
+                check_not_deleted(self.files, record.paths)
+            return now
+
+        return look
 
     def require_no_runner(self, hint: str) -> JobMoment:
         """Raise JobError with this hint if a runner runs the job; else return the moment at which none does."""

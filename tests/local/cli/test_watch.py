@@ -14,12 +14,15 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from mops.cli.status import Lines
 from mops.cli.terminal import plain
-from mops.jobs.job import open_job
+from mops.errors import JobError
+from mops.jobs.following import read_log
+from mops.jobs.job import Job, open_job
 from mops.jobs.prepare import make_record, prepare
 from mops.jobs.status import SILENT_SECONDS, Status
 from mops.storage.files import Files
@@ -190,6 +193,27 @@ def test_a_waiting_job_is_watched_until_it_starts_and_ends(
     assert "job: succeeded after" in screen.text
     assert "3 good, 0 failed, of 3" in screen.text
     assert "peak memory" in screen.text
+
+
+def test_what_follows_a_submitted_job_ends_when_the_job_is_deleted(
+    gated: CommandLab, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """Regression: a job without a log is submitted, and that of a deleted job is gone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
+    gone = "job 'job' was deleted meanwhile"
+    submit_only(gated)
+    with gated.start("jobs", "watch", "job") as watch:
+        assert watch.stdout.readline().startswith("submitted: ")
+        open_job("job", str(gated.storage)).delete()
+        assert gone in watch.communicate(timeout=60)[1]
+    assert watch.returncode == 2
+    for what, follow in {"logs": lambda job: [*read_log(job, follow=True)], "wait": Job.wait}.items():
+        with subtests.test(what):
+            submit_only(gated)
+            deleting = SimpleNamespace(time=time.time, sleep=lambda _: open_job("job", str(gated.storage)).delete())
+            monkeypatch.setattr("mops.jobs.following.time", deleting)
+            with pytest.raises(JobError, match=gone):
+                follow(open_job("job", str(gated.storage)))
 
 
 @pytest.mark.usefixtures("running")
