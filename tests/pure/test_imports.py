@@ -25,7 +25,7 @@ FLOORS: dict[str, set[str]] = {
     "waiting": set(),
     "settings": {"mops", "errors", "units"},
     "options": {"errors"},
-    "study": {"errors"},
+    "study": {"errors", "system"},
     "figures": {"errors", "units", "study"},
     "parquet": {"errors", "study"},
     "child": {"errors", "units", "study", "system", "parquet"},

@@ -22,6 +22,7 @@ from mops.errors import StorageError, UsageError, path_refused
 from mops.jobs.scan import Rows
 from mops.project.bundle import RESULTS
 from mops.study.ids_and_seeds import short_id
+from mops.system.folders import written_whole
 from mops.units import counted
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class Table:
 def _head(rows: Rows, n: int) -> pa.Table:
     taken: list[pa.RecordBatch] = []
     for batch in rows.batches() if n > 0 else ():
-        taken.append(batch.slice(0, n))
+        taken.append(batch.slice(0, min(n, batch.num_rows)))
         n -= taken[-1].num_rows
         if n <= 0:
             break
@@ -292,10 +293,9 @@ def create_folder(folder: Path) -> None:
 
 
 def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported:
-    partial = path.with_name(path.name + ".partial")  # a partial file must not look complete
     rows = 0
     try:
-        with _translated(path), _WRITERS[file_format](partial, source.schema) as writer:
+        with _translated(path), written_whole(path) as partial, _WRITERS[file_format](partial, source.schema) as writer:
             for batch in source.batches():
                 writer.write_batch(batch)
                 rows += batch.num_rows
@@ -303,11 +303,6 @@ def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported
         raise UsageError(
             f"{name!r} cannot be written as {file_format}: {refused}", where=str(path), hint="use --format parquet"
         ) from refused
-    else:
-        with _translated(path):
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     return Exported(name, rows, str(path))
 
 

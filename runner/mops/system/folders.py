@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 # Errors where the system has no files without a name, or the folder does not exist yet.
@@ -38,6 +40,18 @@ def remove(path: Path) -> None:
                     if not inner.is_symlink():
                         inner.chmod(stat.S_IRWXU)  # before os.walk lists it, which needs the right to read
             shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield the path to write a file to. After the body it gets its name, so no one reads half of it."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def nameless_file(folder: Path) -> int | None:

@@ -16,7 +16,7 @@ import pytest
 from pool_lab import PoolLab, groups_of, request_for, values
 
 from mops.child.working_folder import WorkingFolder, links_to
-from mops.system.folders import make_read_only, remove
+from mops.system.folders import make_read_only, remove, written_whole
 from mops.task import TaskResult
 from mops.worker.pool import Pool
 
@@ -434,3 +434,17 @@ def test_a_folder_is_lost_while_a_file_to_which_it_links_is_missing(tmp_path: Pa
     file.write_text("1")
     assert not of_template.is_lost
     assert not of_fork.is_lost
+
+
+def test_two_writers_of_a_file_do_not_meet(tmp_path: Path) -> None:
+    """Regression: two exports to the same folder wrote into the same partial file."""
+    path = tmp_path / "d.csv"
+    with written_whole(path) as slow:
+        slow.write_text("slow")
+        with written_whole(path) as quick:
+            quick.write_text("quick")
+        assert path.read_text() == "quick"
+    assert path.read_text() == "slow"
+    with pytest.raises(ZeroDivisionError), written_whole(path) as failed:
+        failed.write_text(str(1 // 0))
+    assert [one.name for one in tmp_path.iterdir()] == ["d.csv"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from mops.study.parameter_file import fault_of_one_column, faults_of_names
 from mops.study.sampling.draw import Method, draw
 from mops.study.sampling.space import Space, narrowed, parse_space, space_json
 from mops.study.study_file import parse_study
+from mops.system.folders import written_whole
 
 _ROWS_AT_ONCE = 65_536
 
@@ -148,15 +147,11 @@ def _check_ending(out: Path, *, is_study: bool) -> None:
 
 def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None:
     """Write a file that readers see whole or not at all; ``write`` gets a path. ``hint``: if it cannot be written."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # a half-written file never has the final name
     try:
-        write(partial)
-        partial.replace(out)
+        with written_whole(out) as partial:
+            write(partial)
     except OSError as bad:
         raise not_written(out, "the file", bad, hint=hint) from bad
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 def _write_csv(table: pa.Table, path: Path) -> None:
