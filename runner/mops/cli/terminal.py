@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import textwrap
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -54,8 +55,16 @@ def data_text(text: str) -> None:
 
 
 def data_json(value: object) -> None:
-    """Print data as JSON."""
-    data(json.dumps(value, indent=2, default=str))
+    """Print data as JSON, which has no NaN and no infinity: they become null."""
+    data(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def data_table(

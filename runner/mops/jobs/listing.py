@@ -95,6 +95,7 @@ class JobLists:
             for gone in self._known.keys() - set(there):
                 del self._known[gone]
         names = [name for name in there if contains.lower() in name.lower()]
+        limit = None if limit is None else min(limit, len(names))  # a person may write more than an index can be
         self._read_records(self._due(names))
         jobs = self._listed([one for name in names if (one := self._known.get(name)) is not None], limit, states)
         wanted = (listed for listed in map(seen, jobs) if not states or listed.state in states)

@@ -245,6 +245,8 @@ class Computed:
     ):
         where = condition(selection.where, table.schema, pa.schema([]), ids).stored
         kept = table if where is None else filtered(table, where)
+        if first is not None:
+            first = min(first, kept.num_rows)
         if first is not None and each is not None:
             kept = pa.concat_tables(
                 [kept.filter(pc.equal(kept[each], value)).slice(0, first) for value in table[each].unique()]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +68,13 @@ def test_of_many_similar_deaths_only_the_first_five_are_shown(
     assert lines[0] == "warning: job: oom: simulation 0 is too large; take less"
     assert lines[4].endswith("take less (more of these only in the job's log: mops jobs logs)")
     assert lines[-1].startswith("warning: job: crashed: another")
+
+
+def test_json_has_no_nan_and_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: `NaN` and `Infinity`, which strict readers refuse."""
+    terminal.data_json({"y": [math.nan, 1.5, (-math.inf, 2)], "d": {"z": math.inf}, "p": Path("a")})
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown == {"y": [None, 1.5, [None, 2]], "d": {"z": None}, "p": "a"}
 
 
 def test_texts_with_colons_and_brackets_appear_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,6 +183,9 @@ def test_best_may_rank_by_one_target(job: Job) -> None:
         best = job.best(2, target=target, weights=EQUAL_OF_BOTH).to_arrow()
         assert best.column_names[:5] == ["group", "loss", "both.low", "both.high", "x"]
         assert best["group"].to_pylist() == [5, 3]
+    assert job.best(10**30, target="both", weights=EQUAL_OF_BOTH).head(10**30).num_rows == len(
+        job.best(100, target="both", weights=EQUAL_OF_BOTH)
+    )
     assert job.best(1, target="both", weights={"both.low": 2.0}).to_arrow()["loss"].to_pylist() == [2.0]
     with pytest.raises(UsageError, match="no target with a loss has the name 'bot'") as raised:
         job.best(target="bot").to_arrow()
