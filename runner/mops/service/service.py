@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,9 +102,11 @@ class Service:
         """Return the service for one job whose runner's pod has these options."""
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
-            if options.memory.endswith("m"):  # Kubernetes would accept it, and the pod would not start
-                what = f"{options.memory!r} is in thousandths of a byte"
-                raise UsageError(what, where="--memory", hint="write bytes as Kubernetes does: 2Gi or 500Mi")
+            if re.fullmatch(r"[0-9.]+m|\d{1,6}", options.memory):  # Kubernetes accepts it, and the pod would not start
+                what = (
+                    f"{options.memory!r} is in {'thousandths of a byte' if options.memory.endswith('m') else 'bytes'}"
+                )
+                raise UsageError(what, where="--memory", hint="write a quantity as Kubernetes does: 2Gi or 500Mi")
             resources = self.pod.resources
             both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
             changes["resources"] = {**resources, **both}

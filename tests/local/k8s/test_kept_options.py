@@ -379,11 +379,13 @@ def test_an_unknown_pool_in_the_environment_is_refused(service: Service, study: 
     assert "large" in str(caught.value.hint)
 
 
-def test_an_amount_of_memory_below_a_byte_is_refused(service: Service) -> None:
+def test_a_wrong_unit_of_memory_is_refused(service: Service) -> None:
     """Docker writes 512 MB as 512m, which Kubernetes reads as half a byte."""
-    with pytest.raises(UsageError, match="'512m' is in thousandths of a byte") as caught:
-        service.with_options(PodOptions(memory="512m"))
-    assert caught.value.where == "--memory"
+    for memory, what in (("512m", "in thousandths of a byte"), ("512", "in bytes")):
+        with pytest.raises(UsageError, match=f"'{memory}' is {what}") as caught:
+            service.with_options(PodOptions(memory=memory))
+        assert caught.value.where == "--memory"
+    assert service.with_options(PodOptions(memory="536870912")).pod.resources["limits"]["memory"] == "536870912"
 
 
 def test_a_service_without_pools_says_so(service: Service, study: Path) -> None:
