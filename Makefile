@@ -62,10 +62,11 @@ test: setup ## all tests except those on Kubernetes
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
 # Each file has services in namespaces of its own, and waits more than it computes: four files at a time. They are nice
-# to the pods, for which they wait. The test of the dashboard needs no Kubernetes, but a Prometheus, which is built with it.
+# to the pods, for which they wait. The test of the dashboard and the tests of versitygw need no Kubernetes, but programs that
+# k8s/testcluster builds.
 test-k8s: setup ## start a real Kubernetes, and run the tests on it
 	MOPS_REQUIRE_K8S=1 nice $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 25 tests/cluster \
-	  tests/local/system/test_dashboard.py -m k8s
+	  tests/local/system/test_dashboard.py tests/local/storage -m k8s
 
 # Hours: kills at random moments, many more examples, and whether tests notice changes of the pure modules. A failing
 # test prints the MOPS_SOAK_SEED that repeats it. mutmut stays out of requirements.lock: nothing else needs its packages.

@@ -289,9 +289,10 @@ def _make_namespace(service: Service) -> None:
     labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
     service.run("kubectl", "label", "namespace", service.namespace, *labels)
     whole, name = service.env["AZURE_STORAGE_CONNECTION_STRING"], "AZURE_STORAGE_CONNECTION_STRING"
-    keys = {one: service.env[one] for one in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if service.bucket}
-    _make_secret(service, "storage", {name: whole} | keys)
-    _make_secret(service, "storage-workers", {name: _only_reading(whole)} | keys)
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if service.bucket else ()
+    _make_secret(service, "storage", {name: whole} | {key: service.env[key] for key in keys})
+    reading = {key: service.env[f"WORKER_{key}"] for key in keys}
+    _make_secret(service, "storage-workers", {name: _only_reading(whole)} | reading)
 
 
 def _make_secret(service: Service, name: str, variables: Mapping[str, str]) -> None:

@@ -1,12 +1,14 @@
-"""`make release` pushes a chart that installs the image of the same release, to a real registry."""
+"""`make release` pushes an image, and a chart that installs this image, to a real registry, and builds a wheel."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.k8s
 
 ROOT = Path(__file__).parents[2]
 REGISTRY = "v0.20.6"
+VERSION = "7.8.9"
 
 
 def registry_program() -> Path:
@@ -63,10 +66,12 @@ def registry(tmp_path: Path) -> Iterator[str]:
 def clone(tmp_path: Path) -> Path:
     """The files of which a release is made, so that it leaves none in the checkout."""
     root = tmp_path / "clone"
-    for name in (".ci", "helm/mops"):
-        shutil.copytree(ROOT / name, root / name)
-    (root / "runner" / "mops").mkdir(parents=True)
-    shutil.copy(ROOT / "runner" / "mops" / "__init__.py", root / "runner" / "mops")
+    for name in (".ci", "helm/mops", "runner"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, root)
+    about = root / "runner" / "mops" / "__init__.py"
+    about.write_text(about.read_text().replace(f'"{mops.__version__}"', f'"{VERSION}"'))
     return root
 
 
@@ -76,12 +81,10 @@ def release(clone: Path, registry: str, **variables: str) -> subprocess.Complete
 
 
 def test_the_chart_of_a_release_has_its_version_and_names_its_image(clone: Path, registry: str) -> None:
-    about = clone / "runner" / "mops" / "__init__.py"
-    about.write_text(about.read_text().replace(f'"{mops.__version__}"', '"7.8.9"'))
     ran = release(clone, registry, ONLY="chart", PLAIN_HTTP="1")
     assert ran.returncode == 0, ran.stderr
     chart = f"oci://{registry}/charts/mops"
-    shown = helm("template", "mops", chart, "--version", "7.8.9", "--plain-http", "--values", MINIMAL)
+    shown = helm("template", "mops", chart, "--version", VERSION, "--plain-http", "--values", MINIMAL)
     assert shown.returncode == 0, shown.stderr
     objects = [one for one in yaml.safe_load_all(shown.stdout) if one]
     images = {
@@ -90,10 +93,48 @@ def test_the_chart_of_a_release_has_its_version_and_names_its_image(clone: Path,
         if one["kind"] == "Deployment"
         for container in one["spec"]["template"]["spec"]["containers"]
     }
-    assert images == {f"{registry}/mops:7.8.9"}
+    assert images == {f"{registry}/mops:{VERSION}"}
     assert {one["metadata"]["labels"]["helm.sh/chart"] for one in objects if one["kind"] == "Deployment"} == {
-        "mops-7.8.9"
+        f"mops-{VERSION}"
     }
+
+
+SMALL_IMAGE = """
+FROM scratch
+ARG VERSION
+ARG KIND
+LABEL version=${VERSION} kind=${KIND}
+COPY runner/mops/__init__.py /
+"""
+"""In place of the real Dockerfile, which takes minutes, and which k8s/test-env builds."""
+
+
+def test_the_image_and_the_wheel_of_a_release_have_its_version(clone: Path, registry: str, tmp_path: Path) -> None:
+    """Without Docker: with it, the script calls other programs, which this test does not show."""
+    if shutil.which("buildah") is None:
+        pytest.skip("needs buildah")
+    (clone / "Dockerfile").write_text(SMALL_IMAGE)
+    store = tmp_path / "storage.conf"
+    store.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/images"\nrunroot = "{tmp_path}/run"\n')
+    separate = {"CONTAINERS_STORAGE_CONF": str(store), "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    ran = release(
+        clone, registry, ONLY="wheel image", PLAIN_HTTP="1", BUILD_OPTIONS="--build-arg KIND=small", **separate
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [path.name for path in (clone / "dist").iterdir()] == [f"mops_runner-{VERSION}-py3-none-any.whl"]
+    host, _, folder = registry.partition("/")
+    image = f"http://{host}/v2/{folder}/mops"
+    manifest = read_json(f"{image}/manifests/{VERSION}")
+    config = read_json(f"{image}/blobs/{manifest['config']['digest']}")
+    assert {name: config["config"]["Labels"][name] for name in ("version", "kind")} == {
+        "version": VERSION,
+        "kind": "small",
+    }
+
+
+def read_json(url: str) -> Any:
+    with build_opener(ProxyHandler({})).open(url, timeout=10) as answer:
+        return json.load(answer)
 
 
 @pytest.mark.parametrize(

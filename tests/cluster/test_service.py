@@ -238,6 +238,14 @@ def _fresh(text: str) -> str:
     return str(yaml.safe_dump(secret))
 
 
+def test_a_queue_without_kueue_is_reported_and_the_job_starts(service: Service) -> None:
+    """A Kueue of the test cluster serves only namespaces with the label ``kueue=on``."""
+    study = write_study(service, "unqueued", sets=2, seconds=0)
+    told = service.mops("jobs", "submit", study, "--name", "unqueued", "--queue", "small")
+    assert "warning: no Kueue has taken the job into queue 'small': it starts at once" in told.err
+    service.wait("unqueued")
+
+
 def test_missing_rights_are_reported_at_connect(service: Service) -> None:
     service.kubectl("create", "serviceaccount", "visitor")
     token = service.kubectl("create", "token", "visitor").strip()

@@ -1,9 +1,10 @@
-"""Two jobs on a cluster service at the same time."""
+"""Several jobs on a cluster service at the same time."""
 
 from __future__ import annotations
 
 import pytest
 from service_lab import Service, assert_same_rows, begun, wait_for, write_study
+from test_owners_in_cluster import modeller
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -31,3 +32,26 @@ def test_a_short_job_gets_its_share_next_to_a_long_one(service: Service) -> None
     assert restarts(service) == before, "two jobs use too much memory for the workers"
     assert_same_rows(service, long, "long")
     assert_same_rows(service, short, "short")
+
+
+def test_a_person_with_three_jobs_gets_as_much_as_a_person_with_one(service: Service) -> None:
+    """If all jobs were equal, ``ada`` would get three times as much as ``bob``."""
+    settings = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "1", "MODELOPS_JOB_TASK_SECONDS": "0.5"}
+    hers = ("ada-1", "ada-2", "ada-3")
+    many, few = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("many", 400), ("few", 40)))
+    with modeller(service, "ada") as ada, modeller(service, "bob") as bob:
+        for name in hers:
+            service.mops("jobs", "submit", many, "--name", name, **ada, **settings)
+        for name in hers:
+            begun(service, name)
+        service.mops("jobs", "submit", few, "--name", "bob", **bob, **settings)
+        begun(service, "bob")
+        before = sum(map(service.committed, hers))
+        wait_for(lambda: service.committed("bob") == 40, said=lambda: service.what_is_wrong("bob"))
+        meanwhile = sum(map(service.committed, hers)) - before
+        for name in hers:
+            service.mops("jobs", "cancel", name, **ada)
+        assert meanwhile < 2 * 36, f"ada got {meanwhile} parameter sets while bob got 36"
+        for name in hers:
+            service.wait(name, "cancelled")
+        service.wait("bob")

@@ -204,6 +204,8 @@ def test_a_job_without_workers_says_what_it_waits_for_and_runs_when_they_come(se
     with scaled(service, "worker", 0):
         service.submit(study, "waits", CHECKPOINT_SECONDS="0")
         shows("running: waits for workers: there is no pod")
+        logged = service.mops("jobs", "logs", "waits", "--pod").out
+        assert "has no workers; waiting\n" in logged, "the runner must wait without a limit"
     begun(service, "waits")
     with scaled(service, "worker", 0):
         shows("waits for workers since ")

@@ -22,6 +22,7 @@ from tenacity import Retrying
 
 from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
+from s3_requests import CLIENT
 
 
 @dataclass
@@ -116,7 +117,7 @@ class S3Storage:
 
     def _ask(self, verb: str, path: str, data: bytes | None = None) -> httpx.Response:
         place = f"http://127.0.0.1:{self.port}/{self.url.partition('://')[2]}/{quote(path)}"
-        return s3_server.CLIENT.request(verb, place, content=data, headers=s3_server.SIGNED)
+        return CLIENT.request(verb, place, content=data, auth=s3_server.SIGNED)
 
     def bytes_at(self, path: str) -> bytes | None:
         found = self._ask("GET", path)
@@ -131,18 +132,34 @@ class S3Storage:
 
 @pytest.fixture(scope="session")
 def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with s3_server.running(tmp_path_factory.mktemp("moto") / "moto.log") as port:
+    with s3_server.moto(tmp_path_factory.mktemp("moto")) as port:
         yield port
 
 
 @pytest.fixture
 def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
-    """Return a prefix in a new bucket."""
-    for name, value in s3_server.environment(s3_port).items():
+    """Return a prefix in a new bucket of moto."""
+    return _in_new_bucket(s3_port, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def versitygw_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with s3_server.versitygw(tmp_path_factory.mktemp("versitygw")) as port:
+        yield port
+
+
+@pytest.fixture
+def versitygw(versitygw_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
+    """Return a prefix in a new bucket of versitygw."""
+    return _in_new_bucket(versitygw_port, monkeypatch)
+
+
+def _in_new_bucket(port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
+    for name, value in s3_server.environment(port).items():
         monkeypatch.setenv(name, value)
     name = f"test-{uuid.uuid4().hex}"
-    s3_server.CLIENT.put(f"http://127.0.0.1:{s3_port}/{name}").raise_for_status()
-    return S3Storage(f"s3://{name}/some/prefix", s3_port)
+    CLIENT.put(f"http://127.0.0.1:{port}/{name}", auth=s3_server.SIGNED).raise_for_status()
+    return S3Storage(f"s3://{name}/some/prefix", port)
 
 
 @pytest.fixture(scope="session")
@@ -182,7 +199,10 @@ def memory() -> MemoryStorage:
 Storage: TypeAlias = LocalStorage | MemoryStorage | AzureStorage | S3Storage
 
 
-KINDS = ["local", "memory", "s3", pytest.param("azure", marks=pytest.mark.azurite)]
+VERSITYGW = pytest.param("versitygw", marks=[pytest.mark.k8s, pytest.mark.timeout(900)])
+"""A second server for S3, among the tests on Kubernetes, because it needs Go."""
+
+KINDS = ["local", "memory", "s3", VERSITYGW, pytest.param("azure", marks=pytest.mark.azurite)]
 
 
 @pytest.fixture(params=KINDS)

@@ -11,6 +11,8 @@ from urllib.parse import quote, unquote
 
 import s3_server
 
+from s3_requests import CLIENT
+
 CREATE = {"x-goog-if-generation-match": "0"}  # only if there is no such object
 _PASSED_ON = ("content-type", "content-length", "range")
 _NOT_PASSED_BACK = ("connection", "transfer-encoding", "date", "server")
@@ -29,13 +31,13 @@ class Proxy:
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
         given = {name.lower(): value for name, value in handler.headers.items()}
-        headers = {name: given[name] for name in _PASSED_ON if name in given} | s3_server.SIGNED
+        headers = {name: given[name] for name in _PASSED_ON if name in given}
         if CREATE.items() <= given.items():
             headers["if-none-match"] = "*"
         body = handler.rfile.read(int(given.get("content-length", 0)))
         path, _, query = handler.path.partition("?")
         url = f"{self._s3}{quote(unquote(path))}?{query}"  # the client also encodes / and -
-        answer = s3_server.CLIENT.request(handler.command, url, headers=headers, content=body)
+        answer = CLIENT.request(handler.command, url, headers=headers, content=body, auth=s3_server.SIGNED)
         handler.send_response(answer.status_code)
         for name, value in answer.headers.items():
             if name not in _NOT_PASSED_BACK:

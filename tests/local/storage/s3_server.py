@@ -1,27 +1,27 @@
-"""A server that speaks the language of S3: moto, in an environment of its own, as its libraries clash with ours."""
+"""Servers that speak the language of S3.
+
+moto has a virtual environment, because its libraries clash with ours. k8s/testcluster builds versitygw.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import pytest
 from azurite import answers
 
 from programs import free_port, installed_once
+from s3_requests import Signature
 from waiting import until
 
 VERSION = "5.2.5"
-# The server wants to know who asks, and does not check the signature.
-SIGNED = {
-    "Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, "
-    "SignedHeaders=host, Signature=0"
-}
-CLIENT = httpx.Client(verify=False, trust_env=False, timeout=60)
-"""A client for all requests, without certificates: to load them takes 20 ms."""
+S3_UP = Path(__file__).parents[3] / "k8s" / "testcluster" / "s3-up"
+SIGNED = Signature("test", "test")
 
 
 def environment(port: int) -> dict[str, str]:
@@ -30,8 +30,8 @@ def environment(port: int) -> dict[str, str]:
     return keys | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
 
 
-def installed() -> Path:
-    """Return the program, after installing it into a cache outside the checkout if necessary."""
+def moto_program() -> Path:
+    """Return the program of moto, after installing it into a cache outside the checkout if necessary."""
 
     def install(home: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True, timeout=120)
@@ -41,17 +41,40 @@ def installed() -> Path:
     return installed_once(f"moto-{VERSION}", install) / "venv" / "bin" / "moto_server"
 
 
+def versitygw_program() -> Path:
+    """Return the program versitygw, after building it if necessary, which needs Go."""
+    if os.environ.get("MOPS_REQUIRE_K8S") != "1":
+        pytest.skip("needs versitygw: make test-k8s builds it")
+    built = subprocess.run([S3_UP, "--program"], stdout=subprocess.PIPE, text=True, check=True, timeout=800)
+    return Path(built.stdout.strip())
+
+
 @contextmanager
-def running(log: Path) -> Iterator[int]:
-    """Run the server on a free port of this host; yield the port."""
+def moto(folder: Path) -> Iterator[int]:
+    """Run moto on a free port of this host; yield the port."""
     port = free_port()
+    with _running([moto_program(), "-H", "127.0.0.1", "-p", str(port)], port, folder):
+        yield port
+
+
+@contextmanager
+def versitygw(folder: Path) -> Iterator[int]:
+    """Run versitygw, whose buckets are folders, on a free port of this host; yield the port."""
+    port = free_port()
+    keys = ["--access", "test", "--secret", "test", "--quiet"]
+    with _running([versitygw_program(), "--port", f"127.0.0.1:{port}", *keys, "posix", folder], port, folder):
+        yield port
+
+
+@contextmanager
+def _running(command: list[Path | str], port: int, folder: Path) -> Iterator[None]:
+    log = folder.with_suffix(".log")
     with log.open("wb") as output:
-        command = [installed(), "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
+        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
     try:
         until(lambda: server.poll() is not None or answers(port), 120, said=log.read_text)
         assert server.poll() is None, log.read_text()
-        yield port
+        yield
     finally:
         server.terminate()
         server.wait(60)

@@ -19,6 +19,7 @@ import pytest
 from made import ID, AtRequest, created, hooked, on_disk
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
 
+from conftest import VERSITYGW
 from mops.errors import CorruptRecord, JobError, MopsError, PartMissing
 from mops.jobs.data import JobData
 from mops.jobs.job import Job
@@ -361,6 +362,7 @@ compact(hooked(files, kill), load_job(files, "first"))
 
 IN_OTHER_PROCESSES = [  # the test after this one ends a compaction at each request, without a process
     *(("local", moment) for moment in spread(MOMENTS, 2)),
+    *(pytest.param("versitygw", moment, marks=VERSITYGW.marks) for moment in spread(MOMENTS, 2)),
     *(pytest.param("azure", moment, marks=pytest.mark.azurite) for moment in spread(MOMENTS, 0)),  # make soak
 ]
 

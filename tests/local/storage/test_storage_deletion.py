@@ -30,6 +30,7 @@ from made import (
 )
 from tenacity import stop_after_attempt
 
+from conftest import VERSITYGW
 from mops.errors import JobDeleted, JobError, MopsError, OtherFormat
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
@@ -94,6 +95,7 @@ MAKE: dict[str, Callable[[Files], object]] = {
     [
         *(("local", state) for state in MAKE),
         *((kind, "interrupted") for kind in ("memory", "s3")),
+        pytest.param("versitygw", "interrupted", marks=VERSITYGW.marks),
         pytest.param("azure", "interrupted", marks=pytest.mark.azurite),
     ],
     indirect=["storage"],

@@ -1,4 +1,4 @@
-"""Every storage passes these tests: folders, memory, Azurite, moto, and moto behind the requests of Google Cloud."""
+"""Every storage passes these tests: folders, memory, Azurite, moto, versitygw, and moto as Google Cloud."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from made import Hooked
 from servers import CuttingProxy
 
-from conftest import KINDS, Storage
+from conftest import KINDS, VERSITYGW, Storage
 from mops.errors import InternalError, UsageError
 from mops.storage.backends.base import Data, Entry, Put
 from mops.storage.backends.local import _make_folder, _write
@@ -63,7 +63,7 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 
 
 between_processes = pytest.mark.parametrize(
-    "storage", ["local", "s3", pytest.param("azure", marks=pytest.mark.azurite)], indirect=True
+    "storage", ["local", "s3", VERSITYGW, pytest.param("azure", marks=pytest.mark.azurite)], indirect=True
 )
 """Memory belongs to one process, and the requests to Google Cloud are checked by the other tests."""
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from made import ID, hooked, on_disk
 
 import mops
+from conftest import VERSITYGW
 from mops.errors import CorruptRecord, JobDeleted, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog, read_whole
@@ -474,7 +475,9 @@ for group in log.claim("auto").committed.complement(1_000_000):
 """
 
 
-@pytest.mark.parametrize("storage", ["local", pytest.param("azure", marks=pytest.mark.azurite)], indirect=True)
+@pytest.mark.parametrize(
+    "storage", ["local", VERSITYGW, pytest.param("azure", marks=pytest.mark.azurite)], indirect=True
+)
 def test_after_kill_9_all_confirmed_commits_are_there_and_the_next_attempt_continues(storage, files):
     confirmed = -1
     n_groups_at_kills = spread((1, 5, 9), 2)
