@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from made import ID, AtRequest, created, hooked, on_disk
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
+from storages import VERSITYGW
 
-from conftest import VERSITYGW
 from mops.errors import CorruptRecord, JobError, MopsError, PartMissing
 from mops.jobs.data import JobData
 from mops.jobs.job import Job

@@ -5,8 +5,8 @@ from __future__ import annotations
 import google_server
 import pytest
 from servers import Scripted, serving
+from storages import Time
 
-from conftest import Time
 from mops.errors import StorageError, UsageError
 from mops.storage.backends.base import Put
 from mops.storage.files import Files

@@ -11,9 +11,9 @@ import s3_server
 from made import ID, claimed, created
 from obstore.exceptions import GenericError
 from servers import CuttingProxy, Scripted, serving
+from storages import S3Storage, Time
 from tenacity import Retrying
 
-from conftest import S3Storage, Time
 from mops.errors import StorageError, StorageUnavailable, UsageError
 from mops.storage.backends.base import Put
 from mops.storage.files import Files

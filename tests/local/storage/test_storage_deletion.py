@@ -28,9 +28,9 @@ from made import (
     part,
     timeless,
 )
+from storages import VERSITYGW
 from tenacity import stop_after_attempt
 
-from conftest import VERSITYGW
 from mops.errors import JobDeleted, JobError, MopsError, OtherFormat
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs

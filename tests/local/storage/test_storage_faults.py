@@ -13,9 +13,9 @@ import pytest
 from azure.core import exceptions as azure_errors
 from made import ID
 from servers import CuttingProxy, Scripted, serving
+from storages import Time
 from tenacity import RetryError, stop_after_attempt
 
-from conftest import Time
 from mops.errors import StorageError, StorageUnavailable, UsageError
 from mops.storage.backends.azure import azure_fault_of
 from mops.storage.backends.base import BRIEF, PATIENT, Put, fault_of

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from made import Hooked
 from servers import CuttingProxy
+from storages import KINDS, VERSITYGW, Storage
 
-from conftest import KINDS, VERSITYGW, Storage
 from mops.errors import InternalError, UsageError
 from mops.storage.backends.base import Data, Entry, Put
 from mops.storage.backends.local import _make_folder, _write

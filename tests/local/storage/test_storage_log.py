@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import ID, hooked, on_disk
+from storages import VERSITYGW
 
 import mops
-from conftest import VERSITYGW
 from mops.errors import CorruptRecord, JobDeleted, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog, read_whole
