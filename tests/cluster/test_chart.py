@@ -136,16 +136,41 @@ def test_a_storage_that_mops_refuses_is_refused(tmp_path: Path, url: str) -> Non
     assert "does not match pattern" in said
 
 
-def test_a_url_with_credentials_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("abfs://studies/mops?sig=c2VjcmV0", "abfs://studies/mops?..."),
+        ("s3://AKIAEXAMPLE:c2VjcmV0/c2Vj@studies/mops", "s3://...studies/mops"),
+    ],
+)
+def test_a_url_with_credentials_is_refused(tmp_path: Path, url: str, shown: str) -> None:
     """It would have been in the ConfigMap that every client reads."""
-    said = refused(tmp_path, {"storage": {"url": "abfs://studies/mops?sig=c2VjcmV0"}})
-    assert "storage.url: abfs://studies/mops?... contains credentials" in said
-    assert "c2VjcmV0" not in said
+    said = refused(tmp_path, {"storage": {"url": url}})
+    assert f"storage.url: {shown} contains credentials" in said
+    assert "c2Vj" not in said
 
 
-@pytest.mark.parametrize("name", ["AZURE_STORAGE_KEY", "db_password", "Credentials"])
-def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) -> None:
-    said = refused(tmp_path, {"storage": {"env": {name: "c2VjcmV0"}}})
+@pytest.mark.parametrize("url", ["abfss://studies@account.dfs.core.windows.net/mops", "s3://studies/2026-11@10:00"])
+def test_a_url_without_credentials_is_accepted(tmp_path: Path, url: str) -> None:
+    assert rendered(tmp_path, {"storage": {"url": url}}).client["storage"] == url
+
+
+SECRETS = [
+    *(("AZURE_STORAGE_KEY", "c2VjcmV0"), ("db_password", "c2VjcmV0"), ("Credentials", "c2VjcmV0")),
+    ("HTTPS_PROXY", "http://ada:c2VjcmV0@proxy.example.org:3128"),
+    ("PIP_INDEX_URL", "https://c2VjcmV0@index.example.org/simple"),
+    ("CACHE", "redis://:c2VjcmV0@cache"),
+]
+PLAIN = [
+    ("HTTPS_PROXY", "http://proxy.example.org:3128"),
+    ("NO_PROXY", "localhost,.example.org"),
+    ("ASK", "https://index.example.org:443/simple?mail=ada@example.org mailto:ada@example.org"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SECRETS)
+def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    said = refused(tmp_path, {"storage": {"env": {name: value}}})
     assert f"storage.env: every client of the service would read {name}" in said
     assert "storage.runner.existingSecret=SECRET" in said
     assert "c2VjcmV0" not in said
@@ -155,11 +180,12 @@ def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) ->
 def test_the_value_of_a_secret_in_extra_variables_is_refused(tmp_path: Path, component: str) -> None:
     """The value went into the ConfigMap that every client reads, and into the profiles of clients."""
     secrets = ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"]
-    for name in secrets:
-        said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}}, EVERYTHING)
+    for name, value in [*((one, "c2VjcmV0") for one in secrets), *SECRETS]:
+        said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": value}]}}, EVERYTHING)
         assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
         assert "c2VjcmV0" not in said
     named = [{"name": name, "valueFrom": {"secretKeyRef": {"name": "licence", "key": "key"}}} for name in secrets]
+    named += [{"name": name, "value": value} for name, value in PLAIN]
     assert "licence" in rendered(tmp_path, {component: {"extraEnv": named}}, EVERYTHING).text
 
 

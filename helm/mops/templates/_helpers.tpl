@@ -110,14 +110,18 @@ imagePullSecrets:
   value: /tmp/.cache
 {{- end }}
 
-{{- /* Whether the name of a variable sounds like a secret, whose value every client could read; empty: it does not. */}}
+{{- /*
+Whether a variable has a secret, whose value every client could read; empty: it has none. Its name sounds like one, or
+its value is a URL with a password, or with the name of a user, which may be a token.
+*/}}
 {{- define "mops.isSecret" -}}
-{{- if regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" . }}true{{ end -}}
+{{- $url := "(?i)(https?://|://[^/?#@\\s]*:)[^/?#@\\s]*@" -}}
+{{- if or (regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" .name) (regexMatch $url .value) }}true{{ end -}}
 {{- end }}
 
 {{- define "mops.storageEnv" -}}
 {{- range $name, $value := .Values.storage.env }}
-{{- if include "mops.isSecret" $name -}}
+{{- if include "mops.isSecret" (dict "name" $name "value" $value) -}}
 {{- fail (printf "\n\nstorage.env: every client of the service would read %s.\nPut it into a Secret of this namespace, and name the Secret: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" $name) -}}
 {{- end }}
 - name: {{ $name }}
@@ -129,7 +133,7 @@ imagePullSecrets:
 {{- define "mops.extraEnv" -}}
 {{- $component := .component -}}
 {{- range (index .root.Values .component).extraEnv -}}
-{{- if and (hasKey . "value") (include "mops.isSecret" .name) -}}
+{{- if and (hasKey . "value") (include "mops.isSecret" .) -}}
 {{- fail (printf "\n\n%s.extraEnv: %s has a value that every client of the service would read.\nPut it into a Secret of this namespace, and name that: {name: %s, valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}}.\n" $component .name .name) -}}
 {{- end -}}
 {{- end -}}
@@ -153,8 +157,9 @@ imagePullSecrets:
 {{- end }}
 
 {{- define "mops.storage.url" -}}
-{{- if regexMatch "[?]" .Values.storage.url -}}
-{{- fail (printf "\n\nstorage.url: %s?... contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN, or for S3 AWS_SECRET_ACCESS_KEY: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (splitList "?" .Values.storage.url | first)) -}}
+{{- $credentials := "(://)[^/@]*:.*@|([?]).*" -}}
+{{- if regexMatch $credentials .Values.storage.url -}}
+{{- fail (printf "\n\nstorage.url: %s contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN, or for S3 AWS_SECRET_ACCESS_KEY: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (regexReplaceAll $credentials .Values.storage.url "${1}${2}...")) -}}
 {{- else if .Values.storage.url -}}
 {{ .Values.storage.url }}
 {{- else if .Values.storage.pvc.enabled -}}
