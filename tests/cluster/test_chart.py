@@ -343,6 +343,31 @@ def test_service_accounts_do_not_mount_their_token(all_of: Rendered) -> None:
     assert all_of.client["runner"]["automountServiceAccountToken"] is True
 
 
+def test_runners_and_the_web_page_get_files_by_volumes_as_workers_do(tmp_path: Path) -> None:
+    """Only workers did, so a key file for gs:// or a private authority could not reach runners."""
+    (values,) = (one for one in yaml_of(CHART / "README.md") if "extraVolumes" in one.get("runner", {}))
+    given = values["runner"]
+    given["extraEnv"] += [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/etc/storage-authority/key.json"}]
+    found = rendered(tmp_path, {"ui": {"enabled": True} | given, "worker": given, "runner": given})
+    runner = found.client["runner"]
+    pods = [(runner, runner["volumes"])]
+    for name in ("ui", "worker"):
+        pods += [(found.container(name), found.of("Deployment")[f"mops-{name}"]["spec"]["template"]["spec"]["volumes"])]
+    for container, volumes in pods:
+        assert given["extraVolumes"][0] in volumes
+        assert given["extraVolumeMounts"][0] in container["volumeMounts"]
+        assert all(one in container["env"] for one in given["extraEnv"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("GOOGLE_APPLICATION_CREDENTIALS", '{"private_key": "c2VjcmV0"}'), ("TOKEN_FILE_URL", "/a"), ("KEY_FILE", "c2Vj")],
+)
+def test_a_secret_with_the_name_of_a_file_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    said = refused(tmp_path, {"runner": {"extraEnv": [{"name": name, "value": value}]}})
+    assert f"runner.extraEnv: {name} has a value that every client of the service would read" in said
+
+
 def test_runners_have_a_token_without_the_roles_of_the_chart(tmp_path: Path) -> None:
     """rbac.create=false removed the token too, so a role bound by hand was useless."""
     found = rendered(tmp_path, {"rbac": {"create": False}}, EVERYTHING)
@@ -980,6 +1005,15 @@ def test_the_list_of_blocked_addresses_can_be_empty(tmp_path: Path) -> None:
     values = {"networkPolicy": {"egress": {"enabled": True, "blocked": []}}}
     outside = rendered(tmp_path, values).of("NetworkPolicy")["mops-worker"]["spec"]["egress"][-1]
     assert {"ipBlock": {"cidr": "0.0.0.0/0"}} in outside["to"]
+
+
+def test_with_the_values_for_gke_pods_reach_its_metadata_service(tmp_path: Path) -> None:
+    """The advice was to unblock the address, and port 80, where it answers, stayed closed."""
+    (values,) = (one for one in yaml_of(CHART / "README.md") if "networkPolicy" in one)
+    for component in ("worker", "runner"):
+        policy = rendered(tmp_path, values).of("NetworkPolicy")[f"mops-{component}"]["spec"]
+        (outside,) = (rule for rule in policy["egress"] if {"ipBlock": {"cidr": "0.0.0.0/0"}} in rule.get("to", []))
+        assert {"port": 80, "protocol": "TCP"} in outside["ports"]
 
 
 # Roles

@@ -112,11 +112,13 @@ imagePullSecrets:
 
 {{- /*
 Whether a variable has a secret, whose value every client could read; empty: it has none. Its name sounds like one, or
-its value is a URL with a password, or with the name of a user, which may be a token.
+its value is a URL with a password, or with the name of a user, which may be a token. The path of a file is no secret.
 */}}
 {{- define "mops.isSecret" -}}
+{{- $isPath := and (regexMatch "(_FILE|^GOOGLE_APPLICATION_CREDENTIALS)$" .name) (hasPrefix "/" .value) -}}
+{{- $named := and (not $isPath) (regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" .name) -}}
 {{- $url := "(?i)(https?://|://[^/?#@\\s]*:)[^/?#@\\s]*@" -}}
-{{- if or (regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" .name) (regexMatch $url .value) }}true{{ end -}}
+{{- if or $named (regexMatch $url .value) }}true{{ end -}}
 {{- end }}
 
 {{- define "mops.storageEnv" -}}
@@ -142,10 +144,22 @@ its value is a URL with a password, or with the name of a user, which may be a t
 {{- end }}
 {{- end }}
 
-{{- define "mops.tmpVolume" -}}
+{{- /* The volumes of a component alone, and their mounts: /tmp, and those in values. */}}
+{{- define "mops.ownVolumes" -}}
 - name: tmp
   emptyDir:
     sizeLimit: {{ (index .root.Values .component).tmpSize }}
+{{- with (index .root.Values .component).extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "mops.ownMounts" -}}
+- name: tmp
+  mountPath: /tmp
+{{- with (index .root.Values .component).extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "mops.storageVolume" -}}

@@ -45,7 +45,7 @@ pods. Empty values are left out.
   "ports" (list (dict "name" "metrics" "containerPort" 9095))
   "env" (include "mops.client.runnerEnv" . | fromYamlArray)
   "envFrom" (include "mops.envFrom" $scope | fromYamlArray)
-  "volumes" (printf "%s\n%s\n%s" (include "mops.tmpVolume" $scope) (include "mops.daskVolume" .) (include "mops.storageVolume" .) | fromYamlArray)
+  "volumes" (printf "%s\n%s\n%s" (include "mops.ownVolumes" $scope) (include "mops.daskVolume" .) (include "mops.storageVolume" .) | fromYamlArray)
   "volumeMounts" (include "mops.client.runnerMounts" . | fromYamlArray)
   "labels" (include "mops.podLabels" $scope | fromYaml)
   "annotations" $values.annotations
@@ -70,8 +70,7 @@ pods. Empty values are left out.
 {{- end }}
 
 {{- define "mops.client.runnerMounts" -}}
-- name: tmp
-  mountPath: /tmp
+{{ include "mops.ownMounts" (dict "root" . "component" "runner") }}
 {{ include "mops.daskMount" . }}
 {{- if .Values.storage.pvc.enabled }}
 - name: storage
