@@ -35,6 +35,8 @@ from mops.k8s import dedicated as dedicated_objects
 from mops.k8s import names
 from mops.k8s.chart import ServiceConfig
 from mops.k8s.dedicated import Size
+from mops.k8s.runner_job import runner_job
+from runner_jobs import REQUEST
 
 pytestmark = pytest.mark.k8s
 
@@ -213,6 +215,41 @@ def test_the_platform_may_choose_the_user_of_all_pods(tmp_path: Path) -> None:
     for context in [*contexts, found.client["runner"]["podSecurityContext"]]:
         assert not chosen.keys() & context.keys()
         assert context["runAsNonRoot"] is True
+
+
+def test_the_operator_may_change_the_security_context_of_all_containers(tmp_path: Path) -> None:
+    changed = {"readOnlyRootFilesystem": False, "capabilities": {"drop": ["ALL"], "add": ["SYS_PTRACE"]}}
+    found = rendered(tmp_path, {"containerSecurityContext": changed}, EVERYTHING)
+    containers = [container for _, pod in found.pods() for container in pod["spec"]["containers"]]
+    for one in [*containers, found.client["runner"]]:
+        assert one["securityContext"] == {"allowPrivilegeEscalation": False} | changed
+
+
+def test_pods_have_the_extra_fields_of_their_component(tmp_path: Path) -> None:
+    components = ("scheduler", "worker", "autoscaler", "runner", "ui")
+    values = {name: {"extraPodSpec": {"runtimeClassName": f"of-{name}"}} for name in components}
+    found = rendered(tmp_path, values, EVERYTHING)
+    for name, deployment in found.of("Deployment").items():
+        assert deployment["spec"]["template"]["spec"]["runtimeClassName"] == f"of-{component_of(name)}"
+    large = found.of("Deployment")["mops-worker-large"]["spec"]["template"]["spec"]
+    assert {"hostname", "topologySpreadConstraints"} <= set(large), "those of the pool and of the workers"
+    assert found.of("Pod")["mops-test-storage"]["spec"]["runtimeClassName"] == "of-runner"
+    assert found.client["runner"]["extraPodSpec"]["runtimeClassName"] == "of-runner"
+    service = ServiceConfig.parse(json.dumps(found.client), "here")
+    pod = runner_job(service.runner, REQUEST)["spec"]["template"]["spec"]
+    assert (pod["runtimeClassName"], pod["restartPolicy"]) == ("of-runner", "Never")
+    assert pod["topologySpreadConstraints"]
+
+
+def test_an_extra_field_that_the_chart_sets_is_refused_with_its_name(tmp_path: Path) -> None:
+    """The pod would have the field twice."""
+    found = rendered(tmp_path, {}, EVERYTHING)
+    service = ServiceConfig.parse(json.dumps(found.client), "here")
+    runner = runner_job(service.runner, REQUEST)["spec"]["template"]["spec"]
+    ours = {field for _, pod in found.pods() for field in pod["spec"]} | set(runner)
+    for field in ours - {"topologySpreadConstraints", "hostname"}:
+        said = refused(tmp_path, {"scheduler": {"extraPodSpec": {"hostname": "a", field: "x"}}})
+        assert f"scheduler.extraPodSpec: the chart itself sets {field}." in said
 
 
 def test_the_chart_and_the_image_of_a_clone_have_the_version_of_the_package() -> None:

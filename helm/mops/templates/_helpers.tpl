@@ -61,13 +61,10 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- end }}
 
 {{- define "mops.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- toYaml .Values.containerSecurityContext }}
 {{- end }}
 
-{{- /* The values that select nodes for a component. */}}
+{{- /* The values of a component that are fields of its pods' spec: those that select nodes, and extraPodSpec. */}}
 {{- define "mops.placement" -}}
 {{- $values := index .root.Values .component -}}
 {{- with $values.priorityClassName }}
@@ -84,6 +81,14 @@ tolerations:
 {{- with $values.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $name, $_ := $values.extraPodSpec }}
+{{- if has $name (list "containers" "volumes" "restartPolicy" "securityContext" "serviceAccountName" "automountServiceAccountToken" "enableServiceLinks" "imagePullSecrets" "terminationGracePeriodSeconds" "activeDeadlineSeconds" "priorityClassName" "nodeSelector" "tolerations" "affinity") -}}
+{{- fail (printf "\n\n%s.extraPodSpec: the chart itself sets %s. Use the chart's other values for it.\n" $.component $name) -}}
+{{- end -}}
+{{- end }}
+{{- with $values.extraPodSpec }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 

@@ -53,6 +53,7 @@ pods. Empty values are left out.
   "tolerations" $values.tolerations
   "affinity" $values.affinity
   "priorityClassName" $values.priorityClassName
+  "extraPodSpec" $values.extraPodSpec
   "queue" $values.queue
   "backoffLimit" (int64 $values.backoffLimit)
   "terminationGracePeriodSeconds" (int64 $values.terminationGracePeriodSeconds)
