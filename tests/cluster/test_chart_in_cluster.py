@@ -27,7 +27,7 @@ VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletec
 RESOURCES = (
     *("pods", "pods/log", "pods/exec", "pods/portforward", "events", "secrets", "configmaps", "services"),
     *("serviceaccounts", "persistentvolumeclaims", "jobs.batch", "deployments.apps", "roles.rbac.authorization.k8s.io"),
-    *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"),
+    *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io", "deployments.apps/scale"),
     *("daskclusters.kubernetes.dask.org", "daskautoscalers.kubernetes.dask.org"),
 )
 MAY = {
