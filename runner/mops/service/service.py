@@ -323,12 +323,16 @@ class Service:
         """Return which pods of its Dask cluster a job's runner waits for, for people; empty: none is missing."""
         parts = [(names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")]
         name, release = self._dedicated_name(job), self.profile.service.release
+        pool = _pool_of(newest(self._jobs(names.of_job(job))))
         if self.profile.service.autoscaler and not name:  # without it, no worker comes
             parts.insert(1, (names.AUTOSCALER, "the autoscaler, which starts workers"))
         for component, what in parts:
             labels, deployment = names.of_component(release, component), f"{release}-{component}"
             if name:
                 labels, deployment = {names.DASK_CLUSTER: name, names.DASK_COMPONENT: component}, name
+            elif pool and component == names.WORKER:
+                labels, deployment = labels | {names.POOL: pool}, names.workers_name(release, pool)
+                what = f"workers of pool {pool}"
             pods = self._pods(labels)
             if not any(pod.ready for pod in pods):
                 why = f"{pods[0].name} is {pods[0]}" if pods else refused_pods(self.kubernetes.events(), deployment)
@@ -374,3 +378,9 @@ def another_version(service: chart.ServiceConfig) -> str:
 def _no_dedicated_cluster(what: str, value: str) -> UsageError:
     hint = f"leave out --dedicated, or ask the cluster's operator to set {value}"
     return UsageError(what, where="--dedicated", hint=hint)
+
+
+def _pool_of(runner: Object | None) -> str:
+    """Return the pool of workers that a runner's Job names; empty: none."""
+    containers = runner["spec"]["template"]["spec"]["containers"] if runner else []
+    return next((one["value"] for it in containers for one in it["env"] if one["name"] == f"{PREFIX}POOL"), "")

@@ -348,6 +348,24 @@ def test_a_job_keeps_its_pool_until_another_command_removes_it(service: Service,
     assert pools_of(service, "waves-4") == default
 
 
+def test_a_job_waits_for_the_workers_of_its_pool(
+    service: Service, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another pool had a worker, nothing said what the runner waits for."""
+
+    def pods(labels: Object) -> list[Object]:
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        ready = {"metadata": {"name": "a", "labels": {}}, "spec": {}, "status": status}
+        return [] if labels.get(names.POOL) == "gpu" else [ready]
+
+    with_pools(service, {"default": "default", "gpu": "gpu"})
+    monkeypatch.setattr(in_memory(service), "pods", pods)
+    job = submitted(service, study, PodOptions(pool="gpu"))
+    assert service.lacks("waves") == "waits for workers of pool gpu: there is no pod"
+    resume(job, service, pod=PodOptions(pool=""))
+    assert service.lacks("waves") == ""
+
+
 def test_a_dedicated_cluster_has_no_pools(service: Service, study: Path) -> None:
     """Regression: its workers have no pool, so the runner would have waited for workers of the default one."""
     with_pools(service, {"default": "large", "large": "large"})
