@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from mops.errors import ServiceError
@@ -44,10 +43,8 @@ class Kubernetes:
         jobs = [one for (kind, _), one in self.objects.items() if kind == "Job"]
         return [one for one in jobs if labels.items() <= one["metadata"]["labels"].items()]
 
-    def pods(self, labels: Mapping[str, str]) -> list[Object]:
-        labelled = [one for one in self.all_pods if names.COMPONENT in one["metadata"].get("labels", {})]
-        others = [one for one in self.all_pods if one not in labelled]
-        return others + [one for one in labelled if labels.items() <= one["metadata"]["labels"].items()]
+    def pods(self, labels: object) -> list[Object]:
+        return self.all_pods
 
     def events(self) -> list[Object]:
         return []

@@ -96,7 +96,7 @@ def refused(folder: Path, values: Mapping[str, Any], *files: Path) -> str:
     return ran.stderr
 
 
-def yaml_of(guide: str) -> list[Object]:
-    """Return the YAML blocks of a page of docs/how-to."""
-    page = CHART.parents[1] / "docs" / "how-to" / f"{guide}.md"
+def yaml_of(guide: str | Path) -> list[Object]:
+    """Return the YAML blocks of a page, or of the one with this name in docs/how-to."""
+    page = guide if isinstance(guide, Path) else CHART.parents[1] / "docs" / "how-to" / f"{guide}.md"
     return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from service_lab import Service, assert_same_rows, begun, installed, wait_for, write_study
+from test_chart_in_cluster import allowed
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -32,6 +33,20 @@ def pod_of(service: Service, component: str) -> str:
 
 def log(service: Service) -> str:
     return service.kubectl("logs", "deployment/mops-autoscaler")
+
+
+def test_the_autoscaler_changes_only_the_number_of_workers_and_pods(growing: Service) -> None:
+    account = f"system:serviceaccount:{growing.namespace}:mops-autoscaler"
+    assert allowed(growing, account) == {("list", "pods"), ("patch", "pods")}
+
+    def may(verb: str, deployment: str, *subresource: str) -> bool:
+        asked = ("auth", "can-i", f"--as={account}", verb, f"deployments.apps/{deployment}", *subresource)
+        return growing.run("kubectl", "-n", growing.namespace, *asked).out == "yes\n"
+
+    assert may("get", "mops-worker")
+    assert may("patch", "mops-worker", "--subresource=scale")
+    assert not may("patch", "mops-worker"), "it could change the image of all workers"
+    assert not may("patch", "mops-scheduler", "--subresource=scale")
 
 
 def test_workers_follow_a_job_from_none_to_none_while_parts_are_killed(growing: Service) -> None:

@@ -35,6 +35,8 @@ from mops.k8s import dedicated as dedicated_objects
 from mops.k8s import names
 from mops.k8s.chart import ServiceConfig
 from mops.k8s.dedicated import Size
+from mops.k8s.runner_job import runner_job
+from runner_jobs import REQUEST
 
 pytestmark = pytest.mark.k8s
 
@@ -136,16 +138,41 @@ def test_a_storage_that_mops_refuses_is_refused(tmp_path: Path, url: str) -> Non
     assert "does not match pattern" in said
 
 
-def test_a_url_with_credentials_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("abfs://studies/mops?sig=c2VjcmV0", "abfs://studies/mops?..."),
+        ("s3://AKIAEXAMPLE:c2VjcmV0/c2Vj@studies/mops", "s3://...studies/mops"),
+    ],
+)
+def test_a_url_with_credentials_is_refused(tmp_path: Path, url: str, shown: str) -> None:
     """It would have been in the ConfigMap that every client reads."""
-    said = refused(tmp_path, {"storage": {"url": "abfs://studies/mops?sig=c2VjcmV0"}})
-    assert "storage.url: abfs://studies/mops?... contains credentials" in said
-    assert "c2VjcmV0" not in said
+    said = refused(tmp_path, {"storage": {"url": url}})
+    assert f"storage.url: {shown} contains credentials" in said
+    assert "c2Vj" not in said
 
 
-@pytest.mark.parametrize("name", ["AZURE_STORAGE_KEY", "db_password", "Credentials"])
-def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) -> None:
-    said = refused(tmp_path, {"storage": {"env": {name: "c2VjcmV0"}}})
+@pytest.mark.parametrize("url", ["abfss://studies@account.dfs.core.windows.net/mops", "s3://studies/2026-11@10:00"])
+def test_a_url_without_credentials_is_accepted(tmp_path: Path, url: str) -> None:
+    assert rendered(tmp_path, {"storage": {"url": url}}).client["storage"] == url
+
+
+SECRETS = [
+    *(("AZURE_STORAGE_KEY", "c2VjcmV0"), ("db_password", "c2VjcmV0"), ("Credentials", "c2VjcmV0")),
+    ("HTTPS_PROXY", "http://ada:c2VjcmV0@proxy.example.org:3128"),
+    ("PIP_INDEX_URL", "https://c2VjcmV0@index.example.org/simple"),
+    ("CACHE", "redis://:c2VjcmV0@cache"),
+]
+PLAIN = [
+    ("HTTPS_PROXY", "http://proxy.example.org:3128"),
+    ("NO_PROXY", "localhost,.example.org"),
+    ("ASK", "https://index.example.org:443/simple?mail=ada@example.org mailto:ada@example.org"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SECRETS)
+def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    said = refused(tmp_path, {"storage": {"env": {name: value}}})
     assert f"storage.env: every client of the service would read {name}" in said
     assert "storage.runner.existingSecret=SECRET" in said
     assert "c2VjcmV0" not in said
@@ -155,11 +182,12 @@ def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) ->
 def test_the_value_of_a_secret_in_extra_variables_is_refused(tmp_path: Path, component: str) -> None:
     """The value went into the ConfigMap that every client reads, and into the profiles of clients."""
     secrets = ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"]
-    for name in secrets:
-        said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}}, EVERYTHING)
+    for name, value in [*((one, "c2VjcmV0") for one in secrets), *SECRETS]:
+        said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": value}]}}, EVERYTHING)
         assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
         assert "c2VjcmV0" not in said
     named = [{"name": name, "valueFrom": {"secretKeyRef": {"name": "licence", "key": "key"}}} for name in secrets]
+    named += [{"name": name, "value": value} for name, value in PLAIN]
     assert "licence" in rendered(tmp_path, {component: {"extraEnv": named}}, EVERYTHING).text
 
 
@@ -187,6 +215,41 @@ def test_the_platform_may_choose_the_user_of_all_pods(tmp_path: Path) -> None:
     for context in [*contexts, found.client["runner"]["podSecurityContext"]]:
         assert not chosen.keys() & context.keys()
         assert context["runAsNonRoot"] is True
+
+
+def test_the_operator_may_change_the_security_context_of_all_containers(tmp_path: Path) -> None:
+    changed = {"readOnlyRootFilesystem": False, "capabilities": {"drop": ["ALL"], "add": ["SYS_PTRACE"]}}
+    found = rendered(tmp_path, {"containerSecurityContext": changed}, EVERYTHING)
+    containers = [container for _, pod in found.pods() for container in pod["spec"]["containers"]]
+    for one in [*containers, found.client["runner"]]:
+        assert one["securityContext"] == {"allowPrivilegeEscalation": False} | changed
+
+
+def test_pods_have_the_extra_fields_of_their_component(tmp_path: Path) -> None:
+    components = ("scheduler", "worker", "autoscaler", "runner", "ui")
+    values = {name: {"extraPodSpec": {"runtimeClassName": f"of-{name}"}} for name in components}
+    found = rendered(tmp_path, values, EVERYTHING)
+    for name, deployment in found.of("Deployment").items():
+        assert deployment["spec"]["template"]["spec"]["runtimeClassName"] == f"of-{component_of(name)}"
+    large = found.of("Deployment")["mops-worker-large"]["spec"]["template"]["spec"]
+    assert {"hostname", "topologySpreadConstraints"} <= set(large), "those of the pool and of the workers"
+    assert found.of("Pod")["mops-test-storage"]["spec"]["runtimeClassName"] == "of-runner"
+    assert found.client["runner"]["extraPodSpec"]["runtimeClassName"] == "of-runner"
+    service = ServiceConfig.parse(json.dumps(found.client), "here")
+    pod = runner_job(service.runner, REQUEST)["spec"]["template"]["spec"]
+    assert (pod["runtimeClassName"], pod["restartPolicy"]) == ("of-runner", "Never")
+    assert pod["topologySpreadConstraints"]
+
+
+def test_an_extra_field_that_the_chart_sets_is_refused_with_its_name(tmp_path: Path) -> None:
+    """The pod would have the field twice."""
+    found = rendered(tmp_path, {}, EVERYTHING)
+    service = ServiceConfig.parse(json.dumps(found.client), "here")
+    runner = runner_job(service.runner, REQUEST)["spec"]["template"]["spec"]
+    ours = {field for _, pod in found.pods() for field in pod["spec"]} | set(runner)
+    for field in ours - {"topologySpreadConstraints", "hostname"}:
+        said = refused(tmp_path, {"scheduler": {"extraPodSpec": {"hostname": "a", field: "x"}}})
+        assert f"scheduler.extraPodSpec: the chart itself sets {field}." in said
 
 
 def test_the_chart_and_the_image_of_a_clone_have_the_version_of_the_package() -> None:
@@ -315,6 +378,31 @@ def test_service_accounts_do_not_mount_their_token(all_of: Rendered) -> None:
     assert set(accounts) == {*(f"mops-{component_of(name)}" for name in all_of.of("Deployment")), "mops-runner"}
     assert not any(account["automountServiceAccountToken"] for account in accounts.values())
     assert all_of.client["runner"]["automountServiceAccountToken"] is True
+
+
+def test_runners_and_the_web_page_get_files_by_volumes_as_workers_do(tmp_path: Path) -> None:
+    """Only workers did, so a key file for gs:// or a private authority could not reach runners."""
+    (values,) = (one for one in yaml_of(CHART / "README.md") if "extraVolumes" in one.get("runner", {}))
+    given = values["runner"]
+    given["extraEnv"] += [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/etc/storage-authority/key.json"}]
+    found = rendered(tmp_path, {"ui": {"enabled": True} | given, "worker": given, "runner": given})
+    runner = found.client["runner"]
+    pods = [(runner, runner["volumes"])]
+    for name in ("ui", "worker"):
+        pods += [(found.container(name), found.of("Deployment")[f"mops-{name}"]["spec"]["template"]["spec"]["volumes"])]
+    for container, volumes in pods:
+        assert given["extraVolumes"][0] in volumes
+        assert given["extraVolumeMounts"][0] in container["volumeMounts"]
+        assert all(one in container["env"] for one in given["extraEnv"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("GOOGLE_APPLICATION_CREDENTIALS", '{"private_key": "c2VjcmV0"}'), ("TOKEN_FILE_URL", "/a"), ("KEY_FILE", "c2Vj")],
+)
+def test_a_secret_with_the_name_of_a_file_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    said = refused(tmp_path, {"runner": {"extraEnv": [{"name": name, "value": value}]}})
+    assert f"runner.extraEnv: {name} has a value that every client of the service would read" in said
 
 
 def test_runners_have_a_token_without_the_roles_of_the_chart(tmp_path: Path) -> None:
@@ -954,6 +1042,15 @@ def test_the_list_of_blocked_addresses_can_be_empty(tmp_path: Path) -> None:
     values = {"networkPolicy": {"egress": {"enabled": True, "blocked": []}}}
     outside = rendered(tmp_path, values).of("NetworkPolicy")["mops-worker"]["spec"]["egress"][-1]
     assert {"ipBlock": {"cidr": "0.0.0.0/0"}} in outside["to"]
+
+
+def test_with_the_values_for_gke_pods_reach_its_metadata_service(tmp_path: Path) -> None:
+    """The advice was to unblock the address, and port 80, where it answers, stayed closed."""
+    (values,) = (one for one in yaml_of(CHART / "README.md") if "networkPolicy" in one)
+    for component in ("worker", "runner"):
+        policy = rendered(tmp_path, values).of("NetworkPolicy")[f"mops-{component}"]["spec"]
+        (outside,) = (rule for rule in policy["egress"] if {"ipBlock": {"cidr": "0.0.0.0/0"}} in rule.get("to", []))
+        assert {"port": 80, "protocol": "TCP"} in outside["ports"]
 
 
 # Roles

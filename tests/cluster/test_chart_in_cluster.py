@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ import yaml
 from chart_lab import yaml_of
 from service_lab import CHART, ROOT, Service, installed, wait_for, write_study
 
+from mops.k8s.chart import ServiceConfig
+from mops.k8s.runner_job import runner_job
 from programs import Ran
+from runner_jobs import REQUEST
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -23,7 +27,7 @@ VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletec
 RESOURCES = (
     *("pods", "pods/log", "pods/exec", "pods/portforward", "events", "secrets", "configmaps", "services"),
     *("serviceaccounts", "persistentvolumeclaims", "jobs.batch", "deployments.apps", "roles.rbac.authorization.k8s.io"),
-    *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"),
+    *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io", "deployments.apps/scale"),
     *("daskclusters.kubernetes.dask.org", "daskautoscalers.kubernetes.dask.org"),
 )
 MAY = {
@@ -80,6 +84,9 @@ def test_the_api_server_accepts_everything_values(service: Service, monitor: str
     for pod in (one for one in objects if one["kind"] == "Pod"):  # its account and its class must exist
         pod["spec"]["serviceAccountName"] = "default"
         pod["spec"].pop("priorityClassName", None)
+    (client,) = (one for one in objects if one["metadata"]["name"] == "other-client" and one["kind"] == "ConfigMap")
+    runner = ServiceConfig.of(client, "here").runner
+    objects.append(runner_job(runner, replace(REQUEST, namespace=service.namespace)))
     (found,) = (one for one in objects if one["kind"].lower() == monitor.lower())
     ran = dry_run(service, objects)
     assert ran.code == 0, ran.err

@@ -61,6 +61,7 @@ def test_a_job_runs_on_the_pool_that_it_names(pooled: Service) -> None:
 
 
 def test_a_job_without_a_pool_runs_on_the_other_workers(pooled: Service) -> None:
+    wait_for(lambda: replicas(pooled, "mops-worker-large") == 0)  # the job before may have used it
     study = write_study(pooled, "plain", sets=20, seconds=0)
     pooled.submit(study, "plain")
     pooled.wait("plain")

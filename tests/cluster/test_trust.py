@@ -159,7 +159,8 @@ def test_http_serves_only_health_metrics_and_the_dashboard(service: Service) -> 
 
 
 def test_another_pod_has_no_rights_in_the_namespace(service: Service) -> None:
-    assert allowed(service, "system:serviceaccount:default:default") == set()
+    for namespace in ("default", service.namespace):
+        assert allowed(service, f"system:serviceaccount:{namespace}:default") == set()
 
 
 # Those inside

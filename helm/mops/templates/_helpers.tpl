@@ -61,13 +61,10 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- end }}
 
 {{- define "mops.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- toYaml .Values.containerSecurityContext }}
 {{- end }}
 
-{{- /* The values that select nodes for a component. */}}
+{{- /* The values of a component that are fields of its pods' spec: those that select nodes, and extraPodSpec. */}}
 {{- define "mops.placement" -}}
 {{- $values := index .root.Values .component -}}
 {{- with $values.priorityClassName }}
@@ -84,6 +81,14 @@ tolerations:
 {{- with $values.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $name, $_ := $values.extraPodSpec }}
+{{- if has $name (list "containers" "volumes" "restartPolicy" "securityContext" "serviceAccountName" "automountServiceAccountToken" "enableServiceLinks" "imagePullSecrets" "terminationGracePeriodSeconds" "activeDeadlineSeconds" "priorityClassName" "nodeSelector" "tolerations" "affinity") -}}
+{{- fail (printf "\n\n%s.extraPodSpec: the chart itself sets %s. Use the chart's other values for it.\n" $.component $name) -}}
+{{- end -}}
+{{- end }}
+{{- with $values.extraPodSpec }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -110,14 +115,20 @@ imagePullSecrets:
   value: /tmp/.cache
 {{- end }}
 
-{{- /* Whether the name of a variable sounds like a secret, whose value every client could read; empty: it does not. */}}
+{{- /*
+Whether a variable has a secret, whose value every client could read; empty: it has none. Its name sounds like one, or
+its value is a URL with a password, or with the name of a user, which may be a token. The path of a file is no secret.
+*/}}
 {{- define "mops.isSecret" -}}
-{{- if regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" . }}true{{ end -}}
+{{- $isPath := and (regexMatch "(_FILE|^GOOGLE_APPLICATION_CREDENTIALS)$" .name) (hasPrefix "/" .value) -}}
+{{- $named := and (not $isPath) (regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" .name) -}}
+{{- $url := "(?i)(https?://|://[^/?#@\\s]*:)[^/?#@\\s]*@" -}}
+{{- if or $named (regexMatch $url .value) }}true{{ end -}}
 {{- end }}
 
 {{- define "mops.storageEnv" -}}
 {{- range $name, $value := .Values.storage.env }}
-{{- if include "mops.isSecret" $name -}}
+{{- if include "mops.isSecret" (dict "name" $name "value" $value) -}}
 {{- fail (printf "\n\nstorage.env: every client of the service would read %s.\nPut it into a Secret of this namespace, and name the Secret: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" $name) -}}
 {{- end }}
 - name: {{ $name }}
@@ -129,7 +140,7 @@ imagePullSecrets:
 {{- define "mops.extraEnv" -}}
 {{- $component := .component -}}
 {{- range (index .root.Values .component).extraEnv -}}
-{{- if and (hasKey . "value") (include "mops.isSecret" .name) -}}
+{{- if and (hasKey . "value") (include "mops.isSecret" .) -}}
 {{- fail (printf "\n\n%s.extraEnv: %s has a value that every client of the service would read.\nPut it into a Secret of this namespace, and name that: {name: %s, valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}}.\n" $component .name .name) -}}
 {{- end -}}
 {{- end -}}
@@ -138,10 +149,22 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- define "mops.tmpVolume" -}}
+{{- /* The volumes of a component alone, and their mounts: /tmp, and those in values. */}}
+{{- define "mops.ownVolumes" -}}
 - name: tmp
   emptyDir:
     sizeLimit: {{ (index .root.Values .component).tmpSize }}
+{{- with (index .root.Values .component).extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "mops.ownMounts" -}}
+- name: tmp
+  mountPath: /tmp
+{{- with (index .root.Values .component).extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "mops.storageVolume" -}}
@@ -153,8 +176,9 @@ imagePullSecrets:
 {{- end }}
 
 {{- define "mops.storage.url" -}}
-{{- if regexMatch "[?]" .Values.storage.url -}}
-{{- fail (printf "\n\nstorage.url: %s?... contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN, or for S3 AWS_SECRET_ACCESS_KEY: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (splitList "?" .Values.storage.url | first)) -}}
+{{- $credentials := "(://)[^/@]*:.*@|([?]).*" -}}
+{{- if regexMatch $credentials .Values.storage.url -}}
+{{- fail (printf "\n\nstorage.url: %s contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN, or for S3 AWS_SECRET_ACCESS_KEY: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (regexReplaceAll $credentials .Values.storage.url "${1}${2}...")) -}}
 {{- else if .Values.storage.url -}}
 {{ .Values.storage.url }}
 {{- else if .Values.storage.pvc.enabled -}}

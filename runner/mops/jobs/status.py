@@ -316,7 +316,7 @@ class JobState:
 
         def look() -> Status:
             now = JobMoment.after(self.files, record, log).status
-            if now.state == "submitted":  # that of a deleted job, too: its log is gone
+            if now.state == "submitted":  # that of a deleted job, too: its log no longer exists
                 check_not_deleted(self.files, record.paths)
             return now
 

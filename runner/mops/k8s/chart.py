@@ -46,6 +46,7 @@ class RunnerPod(ChartModel):
     tolerations: list[Object] = []
     affinity: Object = {}
     priority_class: Annotated[str | None, Field(alias="priorityClassName")] = None
+    extra_pod_spec: Annotated[Object, Field(alias="extraPodSpec")] = {}  # fields that mops does not set
     queue: str | None = None  # of Kueue; None: Kubernetes starts the Job at once
     backoff_limit: Annotated[int, Field(alias="backoffLimit", ge=0)] = 6
     deadline_s: Annotated[int | None, Field(alias="activeDeadlineSeconds", gt=0)] = None

@@ -143,7 +143,7 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
 
 
 def _pod_spec(pod: RunnerPod, request: Request) -> Object:
-    return _non_empty(
+    return pod.extra_pod_spec | _non_empty(
         restartPolicy="Never",  # a failure policy requires it
         serviceAccountName=pod.service_account,
         automountServiceAccountToken=False,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 AT_ONCE = 64  # requests that one call sends at a time: at 20 ms each, it reads thousands of records in seconds
+_CREDENTIALS = re.compile(r"^[^/@]*:.*@|\?.*", re.DOTALL)  # after the scheme: NAME:KEY@ (a key may have slashes), ?KEY
 
 
 class Files:
@@ -226,15 +227,15 @@ def canonical_url(url: str) -> str:
             return _folder(unquote(rest))
         case "memory":
             return f"memory://{rest.rstrip('/')}"
-        case "abfs" | "abfss" | "az" | "s3" | "gs" if rest.strip("/") and "?" not in rest:
-            return url.rstrip("/")
-        case "abfs" | "abfss" | "az" | "s3" | "gs" if "?" in rest:
+        case _ if _CREDENTIALS.search(rest):
             raise UsageError(
                 "the URL contains credentials",
-                where=url.partition("?")[0],
+                where=f"{scheme}://{_CREDENTIALS.sub('...', rest)}",
                 hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, AWS_ACCESS_KEY_ID "
                 "or GOOGLE_APPLICATION_CREDENTIALS",
             )
+        case "abfs" | "abfss" | "az" | "s3" | "gs" if rest.strip("/"):
+            return url.rstrip("/")
         case _:
             what = "mops does not know this kind of storage"
     hint = (

@@ -112,7 +112,8 @@ def test_storages_that_pods_can_reach(subtests: pytest.Subtests) -> None:
 
 def test_equal_urls_have_one_canonical_form(subtests: pytest.Subtests) -> None:
     """Commands compare URLs, and omit --storage from suggested commands if it is the default."""
-    for url in ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"]:
+    plain = ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x", "/a?b", "file:///a:b@c"]
+    for url in plain:
         with subtests.test(url=url):
             assert Files.open(url).url == canonical_url(url) == canonical_url(canonical_url(url))
 

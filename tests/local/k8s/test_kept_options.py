@@ -359,6 +359,24 @@ def test_a_job_keeps_its_pool_until_another_command_removes_it(service: Service,
     assert pools_of(service, "waves-4") == default
 
 
+def test_a_job_waits_for_the_workers_of_its_pool(
+    service: Service, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another pool had a worker, nothing said what the runner waits for."""
+
+    def pods(labels: Object) -> list[Object]:
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        ready = {"metadata": {"name": "a", "labels": {}}, "spec": {}, "status": status}
+        return [] if labels.get(names.POOL) == "gpu" else [ready]
+
+    with_pools(service, {"default": "default", "gpu": "gpu"})
+    monkeypatch.setattr(in_memory(service), "pods", pods)
+    job = submitted(service, study, PodOptions(pool="gpu"))
+    assert service.lacks("waves") == "waits for workers of pool gpu: there is no pod"
+    resume(job, service, pod=PodOptions(pool=""))
+    assert service.lacks("waves") == ""
+
+
 def test_a_dedicated_cluster_has_no_pools(service: Service, study: Path) -> None:
     """Regression: its workers have no pool, so the runner would have waited for workers of the default one."""
     with_pools(service, {"default": "large", "large": "large"})
@@ -391,18 +409,3 @@ def test_a_wrong_unit_of_memory_is_refused(service: Service) -> None:
 def test_a_service_without_pools_says_so(service: Service, study: Path) -> None:
     with pytest.raises(UsageError, match="this service has no pools of workers"):
         submitted(service, study, PodOptions(pool="large"))
-
-
-def test_a_job_waits_for_the_workers_of_its_pool(service: Service, study: Path) -> None:
-    """Regression: ready workers of another pool counted, so a job that had none was only `running`."""
-    with_pools(service, {"default": "gpu", "gpu": "gpu"})
-    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    of_release = [names.of_component("mops", part) for part in (names.SCHEDULER, names.WORKER)]
-    in_memory(service).all_pods = [
-        {"metadata": {"name": labels[names.COMPONENT], "labels": labels | {names.POOL: "default"}}, "status": ready}
-        for labels in of_release
-    ]
-    for name, pool in [("all", None), ("gpus", "gpu")]:
-        submit.submit(study, name=name, location=at(service), wait=False, pod=PodOptions(pool=pool))
-    assert service.lacks("all") == ""
-    assert service.lacks("gpus") == "waits for workers of pool gpu: there is no pod"

@@ -281,6 +281,10 @@ def test_an_invalid_url_is_refused_without_repeating_its_secrets(subtests: pytes
         "s3://",
         "gcs://b",
         "gs://b/x?key=secret",
+        "s3://key:secret@b/x",
+        "s3://key:a/secret@b/x",
+        "http://key:secret@host/x",
+        "ftp://host/x?key=secret",
     ]:
         with subtests.test(str(url)):
             with pytest.raises(UsageError) as caught:

@@ -45,7 +45,7 @@ pods. Empty values are left out.
   "ports" (list (dict "name" "metrics" "containerPort" 9095))
   "env" (include "mops.client.runnerEnv" . | fromYamlArray)
   "envFrom" (include "mops.envFrom" $scope | fromYamlArray)
-  "volumes" (printf "%s\n%s\n%s" (include "mops.tmpVolume" $scope) (include "mops.daskVolume" .) (include "mops.storageVolume" .) | fromYamlArray)
+  "volumes" (printf "%s\n%s\n%s" (include "mops.ownVolumes" $scope) (include "mops.daskVolume" .) (include "mops.storageVolume" .) | fromYamlArray)
   "volumeMounts" (include "mops.client.runnerMounts" . | fromYamlArray)
   "labels" (include "mops.podLabels" $scope | fromYaml)
   "annotations" $values.annotations
@@ -53,6 +53,7 @@ pods. Empty values are left out.
   "tolerations" $values.tolerations
   "affinity" $values.affinity
   "priorityClassName" $values.priorityClassName
+  "extraPodSpec" $values.extraPodSpec
   "queue" $values.queue
   "backoffLimit" (int64 $values.backoffLimit)
   "terminationGracePeriodSeconds" (int64 $values.terminationGracePeriodSeconds)
@@ -70,8 +71,7 @@ pods. Empty values are left out.
 {{- end }}
 
 {{- define "mops.client.runnerMounts" -}}
-- name: tmp
-  mountPath: /tmp
+{{ include "mops.ownMounts" (dict "root" . "component" "runner") }}
 {{ include "mops.daskMount" . }}
 {{- if .Values.storage.pvc.enabled }}
 - name: storage

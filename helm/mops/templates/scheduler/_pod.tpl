@@ -52,6 +52,6 @@ spec:
           mountPath: /tmp
         {{- include "mops.daskMount" . | nindent 8 }}
   volumes:
-    {{- include "mops.tmpVolume" $scope | nindent 4 }}
+    {{- include "mops.ownVolumes" $scope | nindent 4 }}
     {{- include "mops.daskVolume" . | nindent 4 }}
 {{- end }}

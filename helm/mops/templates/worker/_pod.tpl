@@ -114,24 +114,17 @@ spec:
         timeoutSeconds: 10
         failureThreshold: 6
       volumeMounts:
-        - name: tmp
-          mountPath: /tmp
+        {{- include "mops.ownMounts" $scope | nindent 8 }}
         {{- include "mops.daskMount" . | nindent 8 }}
         {{- if .Values.storage.pvc.enabled }}
         - name: storage
           mountPath: /storage
           readOnly: true
         {{- end }}
-        {{- with .Values.worker.extraVolumeMounts }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
   volumes:
-    {{- include "mops.tmpVolume" $scope | nindent 4 }}
+    {{- include "mops.ownVolumes" $scope | nindent 4 }}
     {{- include "mops.daskVolume" . | nindent 4 }}
     {{- with include "mops.storageVolume" . }}
     {{- . | trim | nindent 4 }}
-    {{- end }}
-    {{- with .Values.worker.extraVolumes }}
-    {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end }}
