@@ -7,6 +7,7 @@ over its range (in the logarithm if the scale is ``log``), so it has the density
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ class ImportanceResampling:
         least = max(4 * (d + 1), _SHARE_FITTED * n)
         if len(np.unique(draws)) < least:  # too few simulations for a covariance
             return _drawn(self.space, rng.random((n, d)))
-        weights = tempered(-losses[scored] / self.temperature, log_q[scored], draws, least)
+        weights = tempered(self._log_likelihoods(losses[scored]), log_q[scored], draws, least)
         centre = weights @ points[scored]
         apart = points[scored] - centre
         scale = (weights * apart.T) @ apart + _LEAST_VARIANCE * np.eye(d)
@@ -113,8 +114,15 @@ class ImportanceResampling:
         scored = ~np.isnan(losses)
         weights = np.full(len(losses), np.nan)
         if scored.any():
-            weights[scored] = normalised((-losses / self.temperature - log_mixture(history))[scored])
+            weights[scored] = normalised(self._log_likelihoods(losses[scored]) - log_mixture(history)[scored])
         return _none_for_nan(weights)
+
+    def _log_likelihoods(self, losses: Floats) -> Floats:
+        """Return the logarithms of the likelihoods; that of the smallest loss counts as 0."""
+        # Very large losses divided by a small temperature overflow. An infinite logarithm times a power of 0 is NaN.
+        with np.errstate(over="ignore"):
+            found: Floats = np.maximum((losses.min() - losses) / self.temperature, -sys.float_info.max)
+        return found
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
         """Tell whether the effective sample size is reached."""

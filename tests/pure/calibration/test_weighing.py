@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from rounds_lab import Sets, calibration, have_failed, played, played_with_seeds, read_back
+from rounds_lab import Losses, Sets, calibration, have_failed, played, played_with_seeds, read_back
 
 from mops.calibration.options import Method
 from mops.calibration.rounds import TotalLoss, pooled_sample_size
@@ -29,6 +30,7 @@ from mops.study.sampling.draw import sets_at
 from mops.study.sampling.space import parse_space
 
 X: Sets = {"x": {"min": 0, "max": 1}}
+HUGE = {"a": 1e308, "b": 1.5e308}
 BOTH = pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC])
 
 
@@ -98,6 +100,30 @@ def test_a_temperature_divides_the_loss() -> None:
     (narrow,), (wide,) = (calibration(each, history).marginals() for each in (cold, hot))
     assert narrow.high == pytest.approx(1.96, abs=0.35)
     assert wide.high == pytest.approx(3.92, abs=0.7)
+
+
+@BOTH
+def test_losses_up_to_the_largest_float_are_only_bad(method: Method, subtests: pytest.Subtests) -> None:
+    """Regression: an infinite total loss made the proposal NaN, and the draws from it did not end."""
+    largest = sys.float_info.max
+    models: dict[str, tuple[float, Callable[[Sets], Losses]]] = {
+        "a small temperature": (0.5, lambda p: p["x"] if p["x"] < 0.4 else largest),
+        "the smallest temperature": (5e-324, lambda p: p["x"]),
+        "a sum beyond the largest float": (1.0, lambda p: {"a": p["x"], "b": 0.0} if p["x"] < 0.4 else HUGE),
+        "only sums beyond the largest float": (1.0, lambda _: HUGE),
+    }
+    for name, (temperature, model) in models.items():
+        with subtests.test(name):
+            fitting = abc(X) if method is Method.ABC else importance(X, temperature)
+            history = played(fitting, model, 16, 3)
+            weights = [weight or 0.0 for weight in fitting.weights(history)]
+            assert sum(weights) == pytest.approx(1)
+            if name == "only sums beyond the largest float":
+                assert min(weights) > 0, "the sets are equally bad"
+                continue
+            sets = [params["x"] for each in history for params in each.sets]
+            likely = [x for x, weight in zip(sets, weights, strict=True) if weight]
+            assert max(likely) < (0.6 if method is Method.ABC else 0.4)
 
 
 def test_abc_finds_the_posterior_of_a_normal_model_from_distances() -> None:
