@@ -28,6 +28,9 @@ from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, sets_at, varying
 from mops.study.sampling.space import Space
 
+_MOST_DRAWN = 10_000  # how many draws of a proposal may be needed for each point in the cube
+_LEAST_KEPT = 10  # so many points more are allowed, because the share of the first ones is uncertain
+
 _LEAST_VARIANCE = 1e-12  # added to variances, so that a covariance of equal points has an inverse
 
 
@@ -46,17 +49,29 @@ def _none_for_nan(weights: Floats) -> list[float | None]:
 def inside_the_cube(
     propose: Callable[[int], Floats],  # draws this many points
     n: int,
-) -> tuple[Floats, int]:
-    """Draw points until ``n`` are in the cube; return these, and how many were drawn."""
+) -> tuple[Floats, int] | None:
+    """Draw points until ``n`` are in the cube; return these, and how many were drawn. None: hardly any are inside."""
     kept: list[Floats] = []
     n_kept = drawn = 0
     while n_kept < n:
+        if drawn > _MOST_DRAWN * (n_kept + _LEAST_KEPT):
+            return None
         points = propose(n)
         places = np.flatnonzero(np.all((points >= 0) & (points < 1), axis=1))[: n - n_kept]
         n_kept += len(places)
         drawn += n if n_kept < n else int(places[-1]) + 1
         kept.append(points[places])
     return np.concatenate(kept), drawn
+
+
+def _proposed(space: Space, rng: np.random.Generator, propose: Callable[[int], Floats], n: int, **state: Any) -> Draw:
+    """Return draws from a proposal that has this state, or from the whole space if the cube has hardly any of them."""
+    # The share inside falls exponentially with the number of parameters. Draws from the whole space are right as well.
+    found = inside_the_cube(propose, n)
+    if found is None:
+        return _drawn(space, rng.random((n, len(varying(space)))))
+    points, drawn = found
+    return _drawn(space, points, **state, drawn=drawn)
 
 
 # Importance resampling (Rubin, D. B. 1988, Bayesian Statistics 3, 395-402): each later round draws from a Student
@@ -102,8 +117,7 @@ class ImportanceResampling:
             found: Floats = centre + normal / np.sqrt(rng.chisquare(_FREEDOM, (m, 1)) / _FREEDOM)
             return found
 
-        points, drawn = inside_the_cube(student, n)
-        return _drawn(self.space, points, centre=centre.tolist(), scale=scale.tolist(), drawn=drawn)
+        return _proposed(self.space, rng, student, n, centre=centre.tolist(), scale=scale.tolist())
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the weight of each set, None for a failed set."""
@@ -219,9 +233,8 @@ class AbcSmc:
             found: Floats = rng.choice(centres, m, p=weights) + rng.standard_normal((m, d)) @ root.T
             return found
 
-        points, drawn = inside_the_cube(moved, n)
-        state = {"centres": centres.tolist(), "weights": weights.tolist(), "scale": scale.tolist(), "drawn": drawn}
-        return _drawn(self.space, points, **state)
+        state = {"centres": centres.tolist(), "weights": weights.tolist(), "scale": scale.tolist()}
+        return _proposed(self.space, rng, moved, n, **state)
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the weight of each set: 0 outside of the population, None for a failed set."""

@@ -26,7 +26,7 @@ from mops.calibration.weighing import (
 )
 from mops.errors import JobError
 from mops.storage.calibration_records import Round
-from mops.study.sampling.draw import sets_at
+from mops.study.sampling.draw import Floats, sets_at
 from mops.study.sampling.space import parse_space
 
 X: Sets = {"x": {"min": 0, "max": 1}}
@@ -196,10 +196,36 @@ def test_records_read_back_from_json_give_the_same_next_sets(method: Method) -> 
 
 def test_points_outside_of_the_cube_are_counted_and_left_out() -> None:
     rng = np.random.default_rng(1)
-    points, drawn = inside_the_cube(lambda n: rng.normal([0.0, 0.5], 0.01, (n, 2)), 5_000)  # half are outside
+    found = inside_the_cube(lambda n: rng.normal([0.0, 0.5], 0.01, (n, 2)), 5_000)  # half are outside
+    assert found is not None
+    points, drawn = found
     assert points.shape == (5_000, 2)
     assert ((points >= 0) & (points < 1)).all()
     assert drawn == pytest.approx(10_000, rel=0.05)
+
+
+def test_the_draws_end_if_hardly_any_points_are_in_the_cube() -> None:
+    n_drawn = 0
+
+    def rarely_inside(n: int) -> Floats:
+        nonlocal n_drawn
+        n_drawn += n
+        return np.where(np.arange(n_drawn - n, n_drawn) % 20_000, 2.0, 0.5)[:, None]
+
+    assert inside_the_cube(rarely_inside, 16) is None
+    assert n_drawn < 16 * 20_000
+
+
+def test_abc_with_many_parameters_draws_from_the_whole_space() -> None:
+    """Regression: hardly any set of the normal distribution was in the space, and the draws for round 2 did not end."""
+    fitting = abc({f"x{i}": {"min": 0, "max": 1} for i in range(50)})
+    history = played(fitting, lambda params: abs(params["x0"] - 0.3), 256, 3)
+    assert [sorted(each.state) for each in history] == [["points"]] * 3
+    found = calibration(fitting, history)
+    assert found.ess == pytest.approx(128), "each set of the population has the same weight"
+    first, second, *_ = found.marginals()
+    assert first.mean == pytest.approx(0.3, abs=0.05)
+    assert second.mean == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_densities_of_both_methods_have_the_integral_1() -> None:
