@@ -28,6 +28,7 @@ from mops.jobs.table import create_folder
 from mops.options import Option
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
+from mops.study.sampling.draw import SETS_LIMIT
 from mops.study.sampling.write import replace_file
 
 FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
@@ -47,7 +48,7 @@ def calibrate(
     name: Annotated[str | None, Option("Name the calibration, or continue it", "NAME")] = None,
     plan: Plan,
     to: Annotated[Path | None, Option("Write trials.parquet and posterior.parquet here", "FOLDER")] = None,
-    draws: Annotated[int, Option("Draw this many sets for posterior.parquet", "N", least=1)] = 1000,
+    draws: Annotated[int, Option("Draw this many sets for posterior.parquet", "N", least=1, most=SETS_LIMIT)] = 1000,
     overwrite: Annotated[bool, Option("Replace files that exist and are not of this calibration")] = False,
     project: ProjectOption = None,
     start: RunnerArguments,

@@ -240,6 +240,8 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(calibrate_lab: Com
         (["space.json", *MODEL_OPTIONS, "--name", "Fit"], "'Fit' is not a valid name"),
         (["space.json", *MODEL_OPTIONS, "--name", "f" * 53], "is too long for the name of a calibration"),
         (["space.json", *MODEL_OPTIONS, "--temperature", "0"], "temperature is 0"),
+        (["space.json", *MODEL_OPTIONS, "-n", 10_000_001], "should be less than or equal to 10000000"),
+        (["space.json", *MODEL_OPTIONS, "--draws", 10_000_001], "should be less than or equal to 10000000"),
         (["space.json", *MODEL_OPTIONS, "--objective", "a"], "the method 'importance' has one objective"),
         (["kinds.json", *MODEL_OPTIONS, "--method", "cmaes"], "'cmaes' searches ranges only"),
     ]:
