@@ -29,6 +29,7 @@ class Option:
     panel: str | None = None
     flags: str | None = None  # None: `flag_of` the field's name
     least: int | None = None  # the smallest value
+    most: int | None = None  # the largest value
 
 
 class OptionField(NamedTuple):
@@ -87,4 +88,6 @@ def checked(kind: type[T], given: Mapping[str, Any]) -> T:
         value = getattr(found, name)
         if option and option.least is not None and value is not None and value < option.least:
             raise UsageError(f"{name} is {value}", where="the options", hint=f"use {option.least} or more")
+        if option and option.most is not None and value is not None and value > option.most:
+            raise UsageError(f"{name} is {value:,}", where="the options", hint=f"use at most {option.most:,}")
     return found

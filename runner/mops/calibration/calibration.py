@@ -26,7 +26,7 @@ from mops.errors import JobError
 from mops.storage.calibration_records import CalibrationRecord, CalibrationRecords, Round, Scoring
 from mops.storage.params_file import free_names
 from mops.study.ids_and_seeds import param_id
-from mops.study.sampling.draw import Floats, column_of, varying
+from mops.study.sampling.draw import Floats, check_n_sets, column_of, varying
 from mops.study.sampling.space import Space, n_different_sets
 from mops.units import counted
 
@@ -247,9 +247,12 @@ class Calibration:
 
         Raises
         ------
+        UsageError
+            ``n`` is below 1 or above 10,000,000.
         JobError
             The effective sample size is too small, or the method is an optimiser.
         """
+        check_n_sets(n, "n")
         self._check_weights()
         if self.is_rough:
             sizes = f"{self.ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)"

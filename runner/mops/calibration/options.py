@@ -14,6 +14,7 @@ from mops.errors import UsageError, known_name
 from mops.jobs.launch import ModelParts, RunnerOptions
 from mops.options import ADVANCED, Option, checked
 from mops.storage.calibration_records import Round, Scoring
+from mops.study.sampling.draw import SETS_LIMIT
 
 
 class Method(StrEnum):
@@ -57,7 +58,13 @@ class Plan:
     method: Annotated[Method, Option("Choose the sets with this method")] = Method.IMPORTANCE
     n: Annotated[
         int | None,
-        Option("Run this many parameter sets in each round (256; optimisers 32)", "N", flags="-n", least=1),
+        Option(
+            "Run this many parameter sets in each round (256; optimisers 32)",
+            "N",
+            flags="-n",
+            least=1,
+            most=SETS_LIMIT,
+        ),
     ] = None
     rounds: Annotated[int, Option("Run at most this many rounds in all", "N", least=1)] = 8
     ess: Annotated[

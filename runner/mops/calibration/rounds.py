@@ -6,8 +6,11 @@ rounds, so a calibration that was killed continues as if nothing had happened.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,12 +67,16 @@ class TotalLoss:
     weights: Mapping[str, float] | None = None  # by the label of each loss that counts; None: the sum of all losses
 
     def of(self, outcome: Outcome) -> float | None:
-        """Return the total loss; None: the set has failed."""
+        """Return the total loss, the largest float if it is even larger; None: the set has failed."""
         if outcome.failure is not None:
             return None
-        if self.weights is None:
-            return sum(outcome.losses.values())
-        return sum(weight * outcome.losses[label] for label, weight in self.weights.items())
+        weights = dict.fromkeys(outcome.losses, 1.0) if self.weights is None else self.weights
+        total = sum(weight * outcome.losses[label] for label, weight in weights.items())
+        if math.isfinite(total):
+            return total
+        # A model may return a very large loss as a penalty: the set is bad, and has not failed.
+        exact = sum(Fraction(weight) * Fraction(outcome.losses[label]) for label, weight in weights.items())
+        return float(min(max(exact, -sys.float_info.max), sys.float_info.max))
 
     def of_all(self, history: Sequence[Round]) -> Floats:
         """Return the total loss of each set of all rounds, NaN for a failed set."""

@@ -7,6 +7,7 @@ over its range (in the logarithm if the scale is ``log``), so it has the density
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, sets_at, varying
 from mops.study.sampling.space import Space
 
+_MOST_DRAWN = 10_000  # how many draws of a proposal may be needed for each point in the cube
+_LEAST_KEPT = 10  # so many points more are allowed, because the share of the first ones is uncertain
+
 _LEAST_VARIANCE = 1e-12  # added to variances, so that a covariance of equal points has an inverse
 
 
@@ -45,17 +49,29 @@ def _none_for_nan(weights: Floats) -> list[float | None]:
 def inside_the_cube(
     propose: Callable[[int], Floats],  # draws this many points
     n: int,
-) -> tuple[Floats, int]:
-    """Draw points until ``n`` are in the cube; return these, and how many were drawn."""
+) -> tuple[Floats, int] | None:
+    """Draw points until ``n`` are in the cube; return these, and how many were drawn. None: hardly any are inside."""
     kept: list[Floats] = []
     n_kept = drawn = 0
     while n_kept < n:
+        if drawn > _MOST_DRAWN * (n_kept + _LEAST_KEPT):
+            return None
         points = propose(n)
         places = np.flatnonzero(np.all((points >= 0) & (points < 1), axis=1))[: n - n_kept]
         n_kept += len(places)
         drawn += n if n_kept < n else int(places[-1]) + 1
         kept.append(points[places])
     return np.concatenate(kept), drawn
+
+
+def _proposed(space: Space, rng: np.random.Generator, propose: Callable[[int], Floats], n: int, **state: Any) -> Draw:
+    """Return draws from a proposal that has this state, or from the whole space if the cube has hardly any of them."""
+    # The share inside falls exponentially with the number of parameters. Draws from the whole space are right as well.
+    found = inside_the_cube(propose, n)
+    if found is None:
+        return _drawn(space, rng.random((n, len(varying(space)))))
+    points, drawn = found
+    return _drawn(space, points, **state, drawn=drawn)
 
 
 # Importance resampling (Rubin, D. B. 1988, Bayesian Statistics 3, 395-402): each later round draws from a Student
@@ -90,7 +106,7 @@ class ImportanceResampling:
         least = max(4 * (d + 1), _SHARE_FITTED * n)
         if len(np.unique(draws)) < least:  # too few simulations for a covariance
             return _drawn(self.space, rng.random((n, d)))
-        weights = tempered(-losses[scored] / self.temperature, log_q[scored], draws, least)
+        weights = tempered(self._log_likelihoods(losses[scored]), log_q[scored], draws, least)
         centre = weights @ points[scored]
         apart = points[scored] - centre
         scale = (weights * apart.T) @ apart + _LEAST_VARIANCE * np.eye(d)
@@ -101,8 +117,7 @@ class ImportanceResampling:
             found: Floats = centre + normal / np.sqrt(rng.chisquare(_FREEDOM, (m, 1)) / _FREEDOM)
             return found
 
-        points, drawn = inside_the_cube(student, n)
-        return _drawn(self.space, points, centre=centre.tolist(), scale=scale.tolist(), drawn=drawn)
+        return _proposed(self.space, rng, student, n, centre=centre.tolist(), scale=scale.tolist())
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the weight of each set, None for a failed set."""
@@ -113,8 +128,15 @@ class ImportanceResampling:
         scored = ~np.isnan(losses)
         weights = np.full(len(losses), np.nan)
         if scored.any():
-            weights[scored] = normalised((-losses / self.temperature - log_mixture(history))[scored])
+            weights[scored] = normalised(self._log_likelihoods(losses[scored]) - log_mixture(history)[scored])
         return _none_for_nan(weights)
+
+    def _log_likelihoods(self, losses: Floats) -> Floats:
+        """Return the logarithms of the likelihoods; that of the smallest loss counts as 0."""
+        # Very large losses divided by a small temperature overflow. An infinite logarithm times a power of 0 is NaN.
+        with np.errstate(over="ignore"):
+            found: Floats = np.maximum((losses.min() - losses) / self.temperature, -sys.float_info.max)
+        return found
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
         """Tell whether the effective sample size is reached."""
@@ -211,9 +233,8 @@ class AbcSmc:
             found: Floats = rng.choice(centres, m, p=weights) + rng.standard_normal((m, d)) @ root.T
             return found
 
-        points, drawn = inside_the_cube(moved, n)
-        state = {"centres": centres.tolist(), "weights": weights.tolist(), "scale": scale.tolist(), "drawn": drawn}
-        return _drawn(self.space, points, **state)
+        state = {"centres": centres.tolist(), "weights": weights.tolist(), "scale": scale.tolist()}
+        return _proposed(self.space, rng, moved, n, **state)
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the weight of each set: 0 outside of the population, None for a failed set."""

@@ -17,7 +17,7 @@ from mops.calibration.calibrate import RoundProgress
 from mops.calibration.calibrate import calibrate as calibrate_study
 from mops.calibration.calibration import Calibration, Marginal
 from mops.calibration.options import Plan
-from mops.calibration.rounds import labels_of
+from mops.calibration.rounds import is_from_prior, labels_of
 from mops.cli import job_text, terminal
 from mops.cli.job_progress import say_limits
 from mops.cli.options import STUDY, ModelArguments, ProjectOption
@@ -28,6 +28,7 @@ from mops.jobs.table import create_folder
 from mops.options import Option
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
+from mops.study.sampling.draw import SETS_LIMIT
 from mops.study.sampling.write import replace_file
 
 FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
@@ -47,7 +48,7 @@ def calibrate(
     name: Annotated[str | None, Option("Name the calibration, or continue it", "NAME")] = None,
     plan: Plan,
     to: Annotated[Path | None, Option("Write trials.parquet and posterior.parquet here", "FOLDER")] = None,
-    draws: Annotated[int, Option("Draw this many sets for posterior.parquet", "N", least=1)] = 1000,
+    draws: Annotated[int, Option("Draw this many sets for posterior.parquet", "N", least=1, most=SETS_LIMIT)] = 1000,
     overwrite: Annotated[bool, Option("Replace files that exist and are not of this calibration")] = False,
     project: ProjectOption = None,
     start: RunnerArguments,
@@ -130,6 +131,8 @@ def _starts(rounds: int, jobs: list[Job], given: Settings) -> Any:
         simulations = units.counted(status.n_simulations, "simulation")
         how = f"continues, {status.groups:,} of {status.n_groups:,} sets are committed" if status.attempt else ""
         sets = units.counted(len(asked.sets), "parameter set")
+        if asked.k > 1 and asked.state and is_from_prior(asked.state):  # an optimiser has no state
+            sets += " from the whole space"
         terminal.say(f"round {asked.k} of {rounds}: job {job.name}, {how or f'{sets}, {simulations}'}")
         say_limits(job, given, "kept" if status.attempt else "study")
         if asked.k == 1:

@@ -169,6 +169,7 @@ def _shown(name: str, option: Option) -> Any:
         metavar=option.metavar,
         help=option.help,
         min=option.least,
+        max=option.most,
         rich_help_panel=option.panel,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -36,6 +37,9 @@ def scored_sets(
             where="the weights",
             hint=f"the labels are {', '.join(map(repr, labels)) or 'none, because the job has no losses'}",
         )
+    for label, weight in (weights or {}).items():
+        if not math.isfinite(weight):
+            raise UsageError(f"the weight of {label!r} is {weight}", where="the weights", hint="use a finite number")
     return ScoredSets(wide_losses(losses, labels, weights), tuple(labels), (), sets_run, weights)
 
 

@@ -159,6 +159,15 @@ def test_a_small_effective_sample_size_gives_rough_intervals(calibrate_lab: Comm
     assert "round 2 of 3: job fit-r2" in more.err
 
 
+def test_a_later_round_from_the_whole_space_is_told(calibrate_lab: CommandLab) -> None:
+    """Two of four sets are too few for a normal distribution."""
+    lab = calibrate_lab
+    options = ("-n", 4, "--name", "fit", "--method", "abc", "--rounds", 2)
+    ran = lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, cwd=lab.project)
+    assert "round 1 of 2: job fit-r1, 4 parameter sets, 8 simulations" in ran.err
+    assert "round 2 of 2: job fit-r2, 4 parameter sets from the whole space, 8 simulations" in ran.err
+
+
 def test_an_optimiser_prints_the_best_sets_and_no_posterior(calibrate_lab: CommandLab) -> None:
     lab = calibrate_lab
     arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "--method", "tpe", "-n", 16, "--rounds", 3]
@@ -172,6 +181,7 @@ def test_an_optimiser_prints_the_best_sets_and_no_posterior(calibrate_lab: Comma
     assert float(rows[0].split()[1]) == pytest.approx(3, abs=0.5)
     assert "round 3 ended: 16 sets scored, 0 failed; best loss " in ran.err
     assert "no posterior: tpe is an optimiser; for intervals use --method importance" in ran.err
+    assert "from the whole space" not in ran.err
     assert sorted(path.name for path in (lab.project / "out").glob("*.parquet")) == ["trials.parquet"]
     trials = pq.read_table(lab.project / "out" / "trials.parquet")
     assert trials.num_rows == 48
@@ -230,6 +240,8 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(calibrate_lab: Com
         (["space.json", *MODEL_OPTIONS, "--name", "Fit"], "'Fit' is not a valid name"),
         (["space.json", *MODEL_OPTIONS, "--name", "f" * 53], "is too long for the name of a calibration"),
         (["space.json", *MODEL_OPTIONS, "--temperature", "0"], "temperature is 0"),
+        (["space.json", *MODEL_OPTIONS, "-n", 10_000_001], "should be less than or equal to 10000000"),
+        (["space.json", *MODEL_OPTIONS, "--draws", 10_000_001], "should be less than or equal to 10000000"),
         (["space.json", *MODEL_OPTIONS, "--objective", "a"], "the method 'importance' has one objective"),
         (["kinds.json", *MODEL_OPTIONS, "--method", "cmaes"], "'cmaes' searches ranges only"),
     ]:

@@ -164,9 +164,19 @@ def test_samples_near_the_best_sets_of_a_job(lab: CommandLab) -> None:
     assert about["around"]["space"]["x"] == {"min": 0, "max": 26.0}
     one = lab.run(*arguments, "--overwrite", "--weight", "score=-1", "--json")
     assert one.json["space"]["x"] == {"min": 66.0, "max": 96.0}, "the largest losses, with a negative weight"
-    wrong = lab.run(*arguments, "--overwrite", "--weight", "score2=1")
-    assert wrong.code == 2
-    assert "no loss has the label 'score2'" in wrong.err
+    for weight, said in (
+        ("score2=1", "no loss has the label 'score2'"),
+        ("score=nan", "the weight of 'score' is nan"),
+        ("score=-inf", "the weight of 'score' is -inf"),
+    ):
+        for command in (
+            (*arguments, "--overwrite"),
+            ("jobs", "results", "waves", "--best", 1),
+            ("jobs", "report", "waves", "--to", "r.html"),
+        ):
+            wrong = lab.run(*command, "--weight", weight)
+            assert wrong.code == 2
+            assert said in wrong.err
 
 
 def test_a_job_without_losses_has_no_surroundings(lab: CommandLab, space: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -84,6 +85,11 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="no loss has the label 'nea'") as raised:
         job.best(weights={"nea": 1.0}).to_arrow()
     assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"
+    for weight in (math.nan, math.inf):
+        with pytest.raises(UsageError, match=f"the weight of 'near' is {weight}"):
+            job.best(weights={"near": weight}).to_arrow()
+        with pytest.raises(UsageError, match=f"the weight of 'near' is {weight}"):
+            job.report(weights={"near": weight})
     each = job.best(2).to_arrow()
     assert each.column_names[:3] == ["ranked_by", "group", "loss"]
     assert list(zip(each["ranked_by"].to_pylist(), each["x"].to_pylist(), strict=True)) == [

@@ -55,6 +55,9 @@ def test_the_posterior_has_each_set_as_often_as_its_weight_says() -> None:
     assert draws.column_names == ["draw", "job", "param_id", "x", "loss"]
     assert Counter(draws["x"].to_pylist()) == {0.5: 750, 2.5: 250}
     assert calibration().posterior(10, seed=1).equals(calibration().posterior(10, seed=1))
+    for n in (0, 10_000_001):
+        with pytest.raises(UsageError, match=f"{n:,} is not a possible number of sets"):
+            calibration().posterior(n)
 
 
 def test_with_a_small_effective_sample_size_there_are_rough_intervals_and_no_draws() -> None:
@@ -114,6 +117,7 @@ def test_an_option_that_is_none_is_not_given() -> None:
 def test_options_that_are_not_possible_are_refused(subtests: pytest.Subtests) -> None:
     for options, said in [
         ({"n": 0}, "n is 0"),
+        ({"n": 10_000_001}, "n is 10,000,001"),
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"ess": -1}, "ess is -1"),
         ({"seed": -1}, "seed is -1"),

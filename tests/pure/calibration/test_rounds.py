@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -104,3 +105,12 @@ def test_only_losses_with_a_weight_must_be_there() -> None:
 def test_the_total_loss_is_shown_as_a_sum(weights: dict[str, float] | None, formula: str) -> None:
     """Losses of several targets were added, and no line said so."""
     assert TotalLoss(weights).formula(["near", "far"]) == formula
+
+
+def test_a_total_loss_beyond_the_largest_float_is_the_largest_float() -> None:
+    """Regression: the sum was infinite, or NaN with a negative weight."""
+    of = TotalLoss({"a": 2.0, "b": -1.0}).of
+    assert of(Outcome({"a": 1.5e308, "b": 1.5e308})) == 1.5e308
+    assert of(Outcome({"a": 1.5e308, "b": 0.0})) == sys.float_info.max
+    assert of(Outcome({"a": -1.5e308, "b": 0.0})) == -sys.float_info.max
+    assert TotalLoss().of(Outcome({"a": 1e308, "b": 1.5e308})) == sys.float_info.max

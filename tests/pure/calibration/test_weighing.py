@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from rounds_lab import Sets, calibration, have_failed, played, played_with_seeds, read_back
+from rounds_lab import Losses, Sets, calibration, have_failed, played, played_with_seeds, read_back
 
 from mops.calibration.options import Method
 from mops.calibration.rounds import TotalLoss, pooled_sample_size
@@ -25,10 +26,11 @@ from mops.calibration.weighing import (
 )
 from mops.errors import JobError
 from mops.storage.calibration_records import Round
-from mops.study.sampling.draw import sets_at
+from mops.study.sampling.draw import Floats, sets_at
 from mops.study.sampling.space import parse_space
 
 X: Sets = {"x": {"min": 0, "max": 1}}
+HUGE = {"a": 1e308, "b": 1.5e308}
 BOTH = pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC])
 
 
@@ -98,6 +100,30 @@ def test_a_temperature_divides_the_loss() -> None:
     (narrow,), (wide,) = (calibration(each, history).marginals() for each in (cold, hot))
     assert narrow.high == pytest.approx(1.96, abs=0.35)
     assert wide.high == pytest.approx(3.92, abs=0.7)
+
+
+@BOTH
+def test_losses_up_to_the_largest_float_are_only_bad(method: Method, subtests: pytest.Subtests) -> None:
+    """Regression: an infinite total loss made the proposal NaN, and the draws from it did not end."""
+    largest = sys.float_info.max
+    models: dict[str, tuple[float, Callable[[Sets], Losses]]] = {
+        "a small temperature": (0.5, lambda p: p["x"] if p["x"] < 0.4 else largest),
+        "the smallest temperature": (5e-324, lambda p: p["x"]),
+        "a sum beyond the largest float": (1.0, lambda p: {"a": p["x"], "b": 0.0} if p["x"] < 0.4 else HUGE),
+        "only sums beyond the largest float": (1.0, lambda _: HUGE),
+    }
+    for name, (temperature, model) in models.items():
+        with subtests.test(name):
+            fitting = abc(X) if method is Method.ABC else importance(X, temperature)
+            history = played(fitting, model, 16, 3)
+            weights = [weight or 0.0 for weight in fitting.weights(history)]
+            assert sum(weights) == pytest.approx(1)
+            if name == "only sums beyond the largest float":
+                assert min(weights) > 0, "the sets are equally bad"
+                continue
+            sets = [params["x"] for each in history for params in each.sets]
+            likely = [x for x, weight in zip(sets, weights, strict=True) if weight]
+            assert max(likely) < (0.6 if method is Method.ABC else 0.4)
 
 
 def test_abc_finds_the_posterior_of_a_normal_model_from_distances() -> None:
@@ -170,10 +196,36 @@ def test_records_read_back_from_json_give_the_same_next_sets(method: Method) -> 
 
 def test_points_outside_of_the_cube_are_counted_and_left_out() -> None:
     rng = np.random.default_rng(1)
-    points, drawn = inside_the_cube(lambda n: rng.normal([0.0, 0.5], 0.01, (n, 2)), 5_000)  # half are outside
+    found = inside_the_cube(lambda n: rng.normal([0.0, 0.5], 0.01, (n, 2)), 5_000)  # half are outside
+    assert found is not None
+    points, drawn = found
     assert points.shape == (5_000, 2)
     assert ((points >= 0) & (points < 1)).all()
     assert drawn == pytest.approx(10_000, rel=0.05)
+
+
+def test_the_draws_end_if_hardly_any_points_are_in_the_cube() -> None:
+    n_drawn = 0
+
+    def rarely_inside(n: int) -> Floats:
+        nonlocal n_drawn
+        n_drawn += n
+        return np.where(np.arange(n_drawn - n, n_drawn) % 20_000, 2.0, 0.5)[:, None]
+
+    assert inside_the_cube(rarely_inside, 16) is None
+    assert n_drawn < 16 * 20_000
+
+
+def test_abc_with_many_parameters_draws_from_the_whole_space() -> None:
+    """Regression: hardly any set of the normal distribution was in the space, and the draws for round 2 did not end."""
+    fitting = abc({f"x{i}": {"min": 0, "max": 1} for i in range(50)})
+    history = played(fitting, lambda params: abs(params["x0"] - 0.3), 256, 3)
+    assert [sorted(each.state) for each in history] == [["points"]] * 3
+    found = calibration(fitting, history)
+    assert found.ess == pytest.approx(128), "each set of the population has the same weight"
+    first, second, *_ = found.marginals()
+    assert first.mean == pytest.approx(0.3, abs=0.05)
+    assert second.mean == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_densities_of_both_methods_have_the_integral_1() -> None:

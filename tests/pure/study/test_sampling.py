@@ -62,6 +62,8 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"values": [1, "a"]}, ".values", "are of several types; write only booleans, only numbers or only strings"),
     ({"values": [True, 1]}, ".values", "are of several types; write only booleans, only numbers or only strings"),
     ({"values": [1, 2, 1]}, ".values", "1 appears twice; keep one"),
+    (10**30, "", "is an integer beyond 64 bits; write it as a string"),
+    ({"values": [1.5, 10**400]}, ".values[1]", "is too large for a float, and the list has floats"),
     ({"values": [2**64]}, ".values", "hold an integer beyond 64 bits; write it as a string"),
     ({"min": "1", "max": 2}, ".min", "'1' is not a number"),
     ({"min": 1, "max": True}, ".max", "true is not a number"),

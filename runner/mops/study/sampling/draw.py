@@ -45,9 +45,14 @@ def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) 
         return _grid(space, where)
     if n is None:
         raise UsageError(f"'{method}' needs the number of sets", where="-n", hint="add -n, like -n 1024")
-    if not 1 <= n <= SETS_LIMIT:
-        raise UsageError(f"{n:,} is not a possible number of sets", where="-n", hint=f"choose 1 to {SETS_LIMIT:,}")
+    check_n_sets(n, "-n")
     return sets_at(space, unit_points(space, method, n=n, seed=seed, where=where))
+
+
+def check_n_sets(n: int, where: str) -> None:
+    """Raise UsageError if a sample cannot have this many sets."""
+    if not 1 <= n <= SETS_LIMIT:
+        raise UsageError(f"{n:,} is not a possible number of sets", where=where, hint=f"choose 1 to {SETS_LIMIT:,}")
 
 
 def varying(space: Space) -> list[str]:

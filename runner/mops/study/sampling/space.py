@@ -7,6 +7,7 @@ A space is a JSON object: each parameter has a value (``3``), a list of values (
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,6 +88,8 @@ def _parameter(check: Checks, path: str, entry: object) -> Choice | Range | None
         fault = (
             f"{json_text(entry)} is not a parameter; {_FORMS}" if isinstance(entry, list | None) else value_fault(entry)
         )
+        if not fault and isinstance(entry, int) and not _fits_a_column(entry, entry):
+            fault = "is an integer beyond 64 bits; write it as a string"
         if fault:
             check.add(path, fault)
         return None if fault else Choice((entry,))  # type: ignore[arg-type]
@@ -122,6 +125,9 @@ def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None
     if check.n_problems > before:
         return None
     if {type(value) for value in values} == {int, float}:
+        if too_large := [i for i, value in enumerate(values) if abs(value) > sys.float_info.max]:
+            check.add(f"{path}.values[{too_large[0]}]", "is too large for a float, and the list has floats")
+            return None
         values = [float(value) for value in values]  # so that the parameter has the same type in every set
     if len({type(value) for value in values}) > 1:
         check.add(f"{path}.values", "are of several types; write only booleans, only numbers or only strings")
