@@ -230,10 +230,17 @@ def test_the_quota_of_the_guide_has_room_for_what_the_guide_says(tmp_path: Path)
 
 @BOTH
 def test_objects_have_different_names_and_the_namespace_of_the_release(all_of: Rendered) -> None:
-    names = [(found["kind"], found["metadata"]["name"]) for found in all_of.objects]
+    about = [found["metadata"] | {"kind": found["kind"]} for found in all_of.objects]
+    names = [(one["kind"], one["name"]) for one in about if hook_of(one) != "post-delete"]
     assert len(names) == len(set(names))
     assert {found["metadata"]["namespace"] for found in all_of.objects} == {"studies"}
     assert all(name.startswith("mops-") for _, name in names)
+
+
+def hook_of(metadata: Object) -> str | None:
+    """Return when Helm makes an object; None: it is a part of the release."""
+    found: str | None = metadata.get("annotations", {}).get("helm.sh/hook")
+    return found
 
 
 @BOTH
@@ -737,6 +744,7 @@ def test_the_certificate_serves_scheduler_workers_and_clients(tmp_path: Path) ->
         check = ("openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", tls / "ca.crt", tls / "tls.crt")
         assert subprocess.run(check, capture_output=True, check=True, timeout=60).stdout.endswith(b": OK\n")
     assert sorted(secret["data"]) == ["ca.crt", "tls.crt", "tls.key"], "the key of the authority is nowhere"
+    assert hook_of(secret["metadata"]) == "pre-install,pre-upgrade", "a rollback would change an object of the release"
 
 
 def test_a_secret_of_the_operator_is_used_and_encryption_can_be_switched_off(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_an_uninstall_ends_the_runners_and_their_jobs_resume_on_a_new_release(op
     begun(operated, "orphan")
     removed = operated.run("helm", "uninstall", "mops", "-n", operated.namespace, "--wait")
     assert removed.code == 0, removed.err
+    assert "mops-tls" not in operated.kubectl("get", "secrets", "-o", "name")
     wait_for(lambda: not operated.objects("jobs", "mops/job") and not operated.objects("pods", "mops/job"))
     done = operated.committed("orphan")
     told = operated.mops("cluster", "status", code=4)
