@@ -1262,6 +1262,10 @@ def test_the_notes_have_the_next_commands(values: Path, tmp_path: Path) -> None:
     assert "mops jobs submit study.json" in notes
     assert ("WARNING: runners have no credentials" in notes) == (values == MINIMAL)
     assert "app.kubernetes.io/instance=mops,app.kubernetes.io/component=worker" in notes
+    autoscaled = values == EVERYTHING
+    assert f"has {'1 to 20' if autoscaled else '2'} workers" in notes
+    assert ("scale deployment mops-worker --replicas" in notes) == (not autoscaled)
+    assert ("logs deployment/mops-autoscaler" in notes) == autoscaled
 
 
 def test_all_objects_have_the_name_of_their_release(tmp_path: Path) -> None:
