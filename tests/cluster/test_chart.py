@@ -202,14 +202,15 @@ def test_the_chart_accepts_the_values_of_the_guides(tmp_path: Path) -> None:
     worker = found.of("Deployment")["mops-worker"]["spec"]["template"]["spec"]
     assert worker["nodeSelector"] == {"example.org/pool": "spot"}
     assert found.client["runner"]["nodeSelector"] == {"example.org/pool": "regular"}
+
+
+def test_no_pod_has_a_sidecar_with_the_values_of_the_guide(tmp_path: Path) -> None:
+    """The pods of hooks had no labels of the values. With a sidecar, they never ended, and no upgrade was possible."""
     (values,) = (one for one in yaml_of("spot-nodes-and-meshes") if "labels" in one["worker"])
-    found = rendered(tmp_path, values)
-    of_pods = [
-        found.of("Deployment")[f"mops-{name}"]["spec"]["template"]["metadata"] for name in ("scheduler", "worker")
-    ]
-    for about in (*of_pods, found.client["runner"]):
-        assert about["labels"]["sidecar.istio.io/inject"] == "false"
-        assert about["annotations"]["linkerd.io/inject"] == "disabled"
+    found = rendered(tmp_path, values | {"dedicated": {"enabled": True}}, EVERYTHING)
+    for name, about in [*((name, pod["metadata"]) for name, pod in found.pods()), ("runner", found.client["runner"])]:
+        assert about["labels"]["sidecar.istio.io/inject"] == "false", name
+        assert about["annotations"]["linkerd.io/inject"] == "disabled", name
 
 
 def test_the_quota_of_the_guide_has_room_for_what_the_guide_says(tmp_path: Path) -> None:
@@ -280,16 +281,18 @@ def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> No
 
 
 @BOTH
-def test_pods_of_hooks_meet_quotas_of_processors_and_have_the_annotations_of_their_component(all_of: Rendered) -> None:
-    """A quota of limits.cpu refused them, and a sidecar that an annotation forbids would never end."""
+def test_pods_of_hooks_meet_quotas_of_processors_and_run_where_their_component_runs(all_of: Rendered) -> None:
+    """A quota of limits.cpu refused them, and on a cluster with taints, no node took those of helm test."""
     pods = all_of.of("Pod")
-    assert len(pods) == 4
     assert all(one["resources"]["limits"]["cpu"] for pod in pods.values() for one in pod["spec"]["containers"])
-    scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["metadata"]["annotations"]
-    given = {name: text for name, text in scheduler.items() if not name.startswith("checksum/")}
-    assert given.items() <= pods["mops-image-check"]["metadata"]["annotations"].items()
-    runner = all_of.client["runner"].get("annotations", {})
-    assert runner.items() <= pods["mops-test-storage"]["metadata"]["annotations"].items()
+    client = all_of.client
+    like = {"mops-test-storage": client["runner"]}
+    scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["spec"]
+    assert pods.keys() == {"mops-image-check", "mops-test", "mops-test-network", *like}
+    for name, pod in pods.items():
+        for place in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+            assert pod["spec"].get(place) == like.get(name, scheduler).get(place), name
+        assert "activeDeadlineSeconds" not in pod["spec"], "a node may pull the image for long: --timeout decides"
 
 
 @pytest.mark.parametrize(("threads", "cpu"), [(1, "750m"), (2, "1500m"), (16, "12000m")])
@@ -688,7 +691,7 @@ def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_po
 def test_helm_test_knocks_at_the_scheduler_from_a_pod_that_no_policy_admits(tmp_path: Path) -> None:
     pod = rendered(tmp_path).of("Pod")["mops-test-network"]
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    assert "labels" not in pod["metadata"]
+    assert pod["metadata"]["labels"] == {}
     *python, place = pod["spec"]["containers"][0]["args"]
     assert place == "mops-scheduler:8786"
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -711,7 +714,7 @@ def test_helm_test_probes_the_storage_with_all_that_a_runner_has(all_of: Rendere
     spec, (container,) = pod["spec"], pod["spec"]["containers"]
     assert container["args"] == ["python", "-m", "mops.storage.probe", all_of.client["storage"]]
     assert spec["serviceAccountName"] == runner["serviceAccount"]
-    for of_pod, of_runner in (("securityContext", "podSecurityContext"), *((n, n) for n in ("volumes", "affinity"))):
+    for of_pod, of_runner in (("securityContext", "podSecurityContext"), ("volumes", "volumes")):
         assert spec.get(of_pod) == runner.get(of_runner)
     for name in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
         assert container.get(name) == runner.get(name)
