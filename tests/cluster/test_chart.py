@@ -725,7 +725,7 @@ def test_an_upgrade_first_starts_its_image_on_the_nodes_of_the_scheduler(all_of:
     """A wrong image stopped the scheduler of running jobs."""
     pod = all_of.of("Pod")["mops-image-check"]
     scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["spec"]
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade,pre-rollback"
     assert pod["spec"]["containers"][0]["image"] == scheduler["containers"][0]["image"]
     for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "serviceAccountName"):
         assert pod["spec"].get(name) == scheduler.get(name)
