@@ -39,6 +39,7 @@ from mops.k8s.dedicated import Size
 pytestmark = pytest.mark.k8s
 
 MIB = 1 << 20
+COMPONENT = "app.kubernetes.io/component"
 BOTH = pytest.mark.parametrize("values", [MINIMAL, EVERYTHING], ids=["minimal", "everything"])
 BIN = Path(sys.executable).parent
 
@@ -286,7 +287,7 @@ def test_pods_of_hooks_meet_quotas_of_processors_and_run_where_their_component_r
     pods = all_of.of("Pod")
     assert all(one["resources"]["limits"]["cpu"] for pod in pods.values() for one in pod["spec"]["containers"])
     client = all_of.client
-    like = {"mops-test-storage": client["runner"]}
+    like = {"mops-test-storage": client["runner"], "mops-test-worker": client["worker"]["podTemplate"]["spec"]}
     scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["spec"]
     assert pods.keys() == {"mops-image-check", "mops-test", "mops-test-network", *like}
     for name, pod in pods.items():
@@ -721,6 +722,20 @@ def test_helm_test_probes_the_storage_with_all_that_a_runner_has(all_of: Rendere
 
 
 @BOTH
+def test_helm_test_reads_the_storage_with_all_that_a_worker_has(all_of: Rendered) -> None:
+    """With wrong credentials of workers, helm test passed, and the first job failed."""
+    pod, worker = all_of.of("Pod")["mops-test-worker"], all_of.client["worker"]["podTemplate"]
+    spec, (container,), (of_worker,) = pod["spec"], pod["spec"]["containers"], worker["spec"]["containers"]
+    assert container["args"] == ["python", "-m", "mops.storage.probe", all_of.client["storage"], "--read-only"]
+    for name in ("serviceAccountName", "securityContext", "volumes"):
+        assert spec[name] == worker["spec"][name]
+    for name in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
+        assert container.get(name) == of_worker.get(name)
+    labels = pod["metadata"]["labels"]
+    assert labels == worker["metadata"]["labels"] | {COMPONENT: "test-worker"}, "no worker of a pool"
+
+
+@BOTH
 def test_an_upgrade_first_starts_its_image_on_the_nodes_of_the_scheduler(all_of: Rendered) -> None:
     """A wrong image stopped the scheduler of running jobs."""
     pod = all_of.of("Pod")["mops-image-check"]
@@ -756,7 +771,14 @@ def test_a_secret_of_the_operator_is_used_and_encryption_can_be_switched_off(tmp
     assert own.client["tlsSecret"] == "dask-tls"
     pods = {name: pod["spec"]["volumes"] for name, pod in own.pods() if "volumes" in pod["spec"]}
     secrets = {name: [one["secret"]["secretName"] for one in found if "secret" in one] for name, found in pods.items()}
-    with_it = ("mops-scheduler", "mops-worker", "client's worker", "client's scheduler", "mops-test-storage")
+    with_it = (
+        "mops-scheduler",
+        "mops-worker",
+        "client's worker",
+        "client's scheduler",
+        "mops-test-storage",
+        "mops-test-worker",
+    )
     assert {name for name, found in secrets.items() if found == ["dask-tls"]} == set(with_it)
     off = rendered(tmp_path, {"tls": {"enabled": False}})
     assert off.of("Secret") == {}
@@ -877,7 +899,11 @@ def test_network_policies_allow_exactly_the_connections_that_are_needed(all_of: 
         others = {"scheduler": {8786, 8787}, "worker": {8788, 8789}, "runner": {9095}}
     for component, ours in FROM_OURS.items():
         policy = policies[f"mops-{component}"]
-        assert policy["spec"]["podSelector"]["matchLabels"] == labels_of(all_of, component)
+        selector, labels = policy["spec"]["podSelector"], labels_of(all_of, component)
+        if component == "worker":  # and the pod of helm test that has the credentials of workers
+            term = {"key": COMPONENT, "operator": "In", "values": [labels.pop(COMPONENT), "test-worker"]}
+            assert selector["matchExpressions"] == [term]
+        assert selector["matchLabels"] == labels
         container = all_of.client["runner"] if component == "runner" else all_of.container(component)
         assert allowed(policy, open_ports(container)) == ours | {("others", port) for port in others.get(component, ())}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -34,20 +36,29 @@ def test_a_quota_of_jobs_refuses_a_submit_and_leaves_no_job(operated: Service) -
     operated.wait("refused")
 
 
-def test_helm_test_says_why_runners_cannot_write_to_the_storage(operated: Service) -> None:
-    reading = {"runner": {"existingSecret": "storage-workers"}}  # a token that only reads
+@pytest.mark.parametrize("role", ["runner", "worker"])
+def test_helm_test_says_that_runners_cannot_write_to_the_storage_or_workers_not_read_it(
+    operated: Service, role: str
+) -> None:
+    """With a wrong key of workers, the test passed, and the first job failed."""
+    name = "AZURE_STORAGE_CONNECTION_STRING"
+    wrong = re.sub("AccountKey=[^;]*", f"AccountKey={base64.b64encode(bytes(64)).decode()}", operated.env[name])
+    operated.kubectl("create", "secret", "generic", "wrong", f"--from-literal={name}={wrong}")
     storage = operated.values["storage"]
-    operated.values["storage"] = storage | reading
+    secret = {"runner": "storage-workers", "worker": "wrong"}[role]  # the first has a token that only reads
+    operated.values["storage"] = storage | {role: {"existingSecret": secret}}
     try:
         operated.helm("upgrade")
         ran = operated.run("helm", "test", "mops", "-n", operated.namespace, "--timeout", "3m")
     finally:
         operated.values["storage"] = storage
         operated.helm("upgrade")
+        operated.kubectl("delete", "secret", "wrong")
     assert ran.code != 0
     said = ran.out + ran.err
     assert "error: the storage refuses" in said, said
-    assert f"at: {operated.url}/probe/" in said
+    assert f"at: {operated.url}/{'probe/' if role == 'runner' else ''}" in said
+    assert f"pod mops-test-{'storage' if role == 'runner' else 'worker'} failed" in said
 
 
 def uids_of_pods(operated: Service) -> dict[str, str]:
