@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from service_lab import CHART, Service, assert_same_rows, begun, installed, wait_for, write_study
@@ -92,6 +93,27 @@ def test_an_upgrade_or_rollback_to_a_wrong_image_is_refused_and_jobs_run_on(oper
     assert back.code == 0, back.err
     operated.helm("upgrade")
     assert "mops-image-check" not in operated.kubectl("get", "pods", "-o", "name")
+
+
+def test_a_job_submitted_during_a_failed_atomic_upgrade_starts_after_the_rollback(operated: Service) -> None:
+    """The scheduler does not start with this configuration, and the image has no fault."""
+    study = write_study(operated, "meanwhile", sets=4, seconds=0)
+    (scheduler,) = operated.pods("scheduler")
+    wrong = "dask.config.distributed.scheduler.preload={no_such_module}"
+    values = operated.home / "values.yaml"
+    options = ("-n", operated.namespace, "-f", values, "--atomic", "--timeout", "90s", "--set", wrong)
+    with ThreadPoolExecutor(1) as thread:
+        upgrade = thread.submit(operated.run, "helm", "upgrade", "mops", CHART, *options)
+        wait_for(lambda: upgrade.done() or operated.pods("scheduler") not in ([], [scheduler]))
+        operated.submit(study, "meanwhile")
+        wait_for(lambda: operated.runner_pods("meanwhile"))
+        assert not upgrade.done(), upgrade.result()
+        ran = upgrade.result()
+    assert ran.code != 0
+    assert "rolled back" in ran.err, ran.err
+    operated.wait("meanwhile")
+    assert operated.status("meanwhile")["attempt"] == 1
+    assert_same_rows(operated, study, "meanwhile")
 
 
 def test_an_uninstall_ends_the_runners_and_their_jobs_resume_on_a_new_release(operated: Service) -> None:
