@@ -41,6 +41,7 @@ from runner_jobs import REQUEST
 pytestmark = pytest.mark.k8s
 
 MIB = 1 << 20
+COMPONENT = "app.kubernetes.io/component"
 BOTH = pytest.mark.parametrize("values", [MINIMAL, EVERYTHING], ids=["minimal", "everything"])
 BIN = Path(sys.executable).parent
 
@@ -265,14 +266,15 @@ def test_the_chart_accepts_the_values_of_the_guides(tmp_path: Path) -> None:
     worker = found.of("Deployment")["mops-worker"]["spec"]["template"]["spec"]
     assert worker["nodeSelector"] == {"example.org/pool": "spot"}
     assert found.client["runner"]["nodeSelector"] == {"example.org/pool": "regular"}
+
+
+def test_no_pod_has_a_sidecar_with_the_values_of_the_guide(tmp_path: Path) -> None:
+    """The pods of hooks had no labels of the values. With a sidecar, they never ended, and no upgrade was possible."""
     (values,) = (one for one in yaml_of("spot-nodes-and-meshes") if "labels" in one["worker"])
-    found = rendered(tmp_path, values)
-    of_pods = [
-        found.of("Deployment")[f"mops-{name}"]["spec"]["template"]["metadata"] for name in ("scheduler", "worker")
-    ]
-    for about in (*of_pods, found.client["runner"]):
-        assert about["labels"]["sidecar.istio.io/inject"] == "false"
-        assert about["annotations"]["linkerd.io/inject"] == "disabled"
+    found = rendered(tmp_path, values | {"dedicated": {"enabled": True}}, EVERYTHING)
+    for name, about in [*((name, pod["metadata"]) for name, pod in found.pods()), ("runner", found.client["runner"])]:
+        assert about["labels"]["sidecar.istio.io/inject"] == "false", name
+        assert about["annotations"]["linkerd.io/inject"] == "disabled", name
 
 
 def test_the_quota_of_the_guide_has_room_for_what_the_guide_says(tmp_path: Path) -> None:
@@ -293,10 +295,17 @@ def test_the_quota_of_the_guide_has_room_for_what_the_guide_says(tmp_path: Path)
 
 @BOTH
 def test_objects_have_different_names_and_the_namespace_of_the_release(all_of: Rendered) -> None:
-    names = [(found["kind"], found["metadata"]["name"]) for found in all_of.objects]
+    about = [found["metadata"] | {"kind": found["kind"]} for found in all_of.objects]
+    names = [(one["kind"], one["name"]) for one in about if hook_of(one) != "post-delete"]
     assert len(names) == len(set(names))
     assert {found["metadata"]["namespace"] for found in all_of.objects} == {"studies"}
     assert all(name.startswith("mops-") for _, name in names)
+
+
+def hook_of(metadata: Object) -> str | None:
+    """Return when Helm makes an object; None: it is a part of the release."""
+    found: str | None = metadata.get("annotations", {}).get("helm.sh/hook")
+    return found
 
 
 @BOTH
@@ -336,16 +345,18 @@ def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> No
 
 
 @BOTH
-def test_pods_of_hooks_meet_quotas_of_processors_and_have_the_annotations_of_their_component(all_of: Rendered) -> None:
-    """A quota of limits.cpu refused them, and a sidecar that an annotation forbids would never end."""
+def test_pods_of_hooks_meet_quotas_of_processors_and_run_where_their_component_runs(all_of: Rendered) -> None:
+    """A quota of limits.cpu refused them, and on a cluster with taints, no node took those of helm test."""
     pods = all_of.of("Pod")
-    assert len(pods) == 4
     assert all(one["resources"]["limits"]["cpu"] for pod in pods.values() for one in pod["spec"]["containers"])
-    scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["metadata"]["annotations"]
-    given = {name: text for name, text in scheduler.items() if not name.startswith("checksum/")}
-    assert given.items() <= pods["mops-image-check"]["metadata"]["annotations"].items()
-    runner = all_of.client["runner"].get("annotations", {})
-    assert runner.items() <= pods["mops-test-storage"]["metadata"]["annotations"].items()
+    client = all_of.client
+    like = {"mops-test-storage": client["runner"], "mops-test-worker": client["worker"]["podTemplate"]["spec"]}
+    scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["spec"]
+    assert pods.keys() == {"mops-image-check", "mops-test", "mops-test-network", *like}
+    for name, pod in pods.items():
+        for place in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+            assert pod["spec"].get(place) == like.get(name, scheduler).get(place), name
+        assert "activeDeadlineSeconds" not in pod["spec"], "a node may pull the image for long: --timeout decides"
 
 
 @pytest.mark.parametrize(("threads", "cpu"), [(1, "750m"), (2, "1500m"), (16, "12000m")])
@@ -769,7 +780,7 @@ def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_po
 def test_helm_test_knocks_at_the_scheduler_from_a_pod_that_no_policy_admits(tmp_path: Path) -> None:
     pod = rendered(tmp_path).of("Pod")["mops-test-network"]
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    assert "labels" not in pod["metadata"]
+    assert pod["metadata"]["labels"] == {}
     *python, place = pod["spec"]["containers"][0]["args"]
     assert place == "mops-scheduler:8786"
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -792,10 +803,24 @@ def test_helm_test_probes_the_storage_with_all_that_a_runner_has(all_of: Rendere
     spec, (container,) = pod["spec"], pod["spec"]["containers"]
     assert container["args"] == ["python", "-m", "mops.storage.probe", all_of.client["storage"]]
     assert spec["serviceAccountName"] == runner["serviceAccount"]
-    for of_pod, of_runner in (("securityContext", "podSecurityContext"), *((n, n) for n in ("volumes", "affinity"))):
+    for of_pod, of_runner in (("securityContext", "podSecurityContext"), ("volumes", "volumes")):
         assert spec.get(of_pod) == runner.get(of_runner)
     for name in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
         assert container.get(name) == runner.get(name)
+
+
+@BOTH
+def test_helm_test_reads_the_storage_with_all_that_a_worker_has(all_of: Rendered) -> None:
+    """With wrong credentials of workers, helm test passed, and the first job failed."""
+    pod, worker = all_of.of("Pod")["mops-test-worker"], all_of.client["worker"]["podTemplate"]
+    spec, (container,), (of_worker,) = pod["spec"], pod["spec"]["containers"], worker["spec"]["containers"]
+    assert container["args"] == ["python", "-m", "mops.storage.probe", all_of.client["storage"], "--read-only"]
+    for name in ("serviceAccountName", "securityContext", "volumes"):
+        assert spec[name] == worker["spec"][name]
+    for name in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
+        assert container.get(name) == of_worker.get(name)
+    labels = pod["metadata"]["labels"]
+    assert labels == worker["metadata"]["labels"] | {COMPONENT: "test-worker"}, "no worker of a pool"
 
 
 @BOTH
@@ -803,7 +828,7 @@ def test_an_upgrade_first_starts_its_image_on_the_nodes_of_the_scheduler(all_of:
     """A wrong image stopped the scheduler of running jobs."""
     pod = all_of.of("Pod")["mops-image-check"]
     scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["spec"]
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade,pre-rollback"
     assert pod["spec"]["containers"][0]["image"] == scheduler["containers"][0]["image"]
     for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "serviceAccountName"):
         assert pod["spec"].get(name) == scheduler.get(name)
@@ -825,6 +850,7 @@ def test_the_certificate_serves_scheduler_workers_and_clients(tmp_path: Path) ->
         check = ("openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", tls / "ca.crt", tls / "tls.crt")
         assert subprocess.run(check, capture_output=True, check=True, timeout=60).stdout.endswith(b": OK\n")
     assert sorted(secret["data"]) == ["ca.crt", "tls.crt", "tls.key"], "the key of the authority is nowhere"
+    assert hook_of(secret["metadata"]) == "pre-install,pre-upgrade", "a rollback would change an object of the release"
 
 
 def test_a_secret_of_the_operator_is_used_and_encryption_can_be_switched_off(tmp_path: Path) -> None:
@@ -833,7 +859,14 @@ def test_a_secret_of_the_operator_is_used_and_encryption_can_be_switched_off(tmp
     assert own.client["tlsSecret"] == "dask-tls"
     pods = {name: pod["spec"]["volumes"] for name, pod in own.pods() if "volumes" in pod["spec"]}
     secrets = {name: [one["secret"]["secretName"] for one in found if "secret" in one] for name, found in pods.items()}
-    with_it = ("mops-scheduler", "mops-worker", "client's worker", "client's scheduler", "mops-test-storage")
+    with_it = (
+        "mops-scheduler",
+        "mops-worker",
+        "client's worker",
+        "client's scheduler",
+        "mops-test-storage",
+        "mops-test-worker",
+    )
     assert {name for name, found in secrets.items() if found == ["dask-tls"]} == set(with_it)
     off = rendered(tmp_path, {"tls": {"enabled": False}})
     assert off.of("Secret") == {}
@@ -954,7 +987,11 @@ def test_network_policies_allow_exactly_the_connections_that_are_needed(all_of: 
         others = {"scheduler": {8786, 8787}, "worker": {8788, 8789}, "runner": {9095}}
     for component, ours in FROM_OURS.items():
         policy = policies[f"mops-{component}"]
-        assert policy["spec"]["podSelector"]["matchLabels"] == labels_of(all_of, component)
+        selector, labels = policy["spec"]["podSelector"], labels_of(all_of, component)
+        if component == "worker":  # and the pod of helm test that has the credentials of workers
+            term = {"key": COMPONENT, "operator": "In", "values": [labels.pop(COMPONENT), "test-worker"]}
+            assert selector["matchExpressions"] == [term]
+        assert selector["matchLabels"] == labels
         container = all_of.client["runner"] if component == "runner" else all_of.container(component)
         assert allowed(policy, open_ports(container)) == ours | {("others", port) for port in others.get(component, ())}
 
@@ -1351,6 +1388,10 @@ def test_the_notes_have_the_next_commands(values: Path, tmp_path: Path) -> None:
     assert "mops jobs submit study.json" in notes
     assert ("WARNING: runners have no credentials" in notes) == (values == MINIMAL)
     assert "app.kubernetes.io/instance=mops,app.kubernetes.io/component=worker" in notes
+    autoscaled = values == EVERYTHING
+    assert f"has {'1 to 20' if autoscaled else '2'} workers" in notes
+    assert ("scale deployment mops-worker --replicas" in notes) == (not autoscaled)
+    assert ("logs deployment/mops-autoscaler" in notes) == autoscaled
 
 
 def test_all_objects_have_the_name_of_their_release(tmp_path: Path) -> None:

@@ -162,8 +162,9 @@ def an_hour_ago(service: Service, job: str) -> None:
 def test_helm_test_reaches_the_scheduler_and_the_storage_and_says_so(service: Service) -> None:
     ran = service.run("helm", "test", "mops", "-n", service.namespace, "--timeout", "2m")
     assert ran.code == 0, ran.out + ran.err
-    assert ran.out.count("Phase:          Succeeded") == 3
+    assert ran.out.count("Phase:          Succeeded") == 4
     assert f"{service.url}: this account can create, read, list and remove files" in ran.out + ran.err
+    assert f"{service.url}: this account can list and read files" in ran.out + ran.err
     assert "workers connected: 2" in ran.out + ran.err
     assert "mops-scheduler:8786: closed to other pods" in ran.out + ran.err
 

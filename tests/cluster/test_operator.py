@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from service_lab import CHART, Service, assert_same_rows, begun, installed, wait_for, write_study
@@ -33,42 +37,83 @@ def test_a_quota_of_jobs_refuses_a_submit_and_leaves_no_job(operated: Service) -
     operated.wait("refused")
 
 
-def test_helm_test_says_why_runners_cannot_write_to_the_storage(operated: Service) -> None:
-    reading = {"runner": {"existingSecret": "storage-workers"}}  # a token that only reads
+@pytest.mark.parametrize("role", ["runner", "worker"])
+def test_helm_test_says_that_runners_cannot_write_to_the_storage_or_workers_not_read_it(
+    operated: Service, role: str
+) -> None:
+    """With a wrong key of workers, the test passed, and the first job failed."""
+    name = "AZURE_STORAGE_CONNECTION_STRING"
+    wrong = re.sub("AccountKey=[^;]*", f"AccountKey={base64.b64encode(bytes(64)).decode()}", operated.env[name])
+    operated.kubectl("create", "secret", "generic", "wrong", f"--from-literal={name}={wrong}")
     storage = operated.values["storage"]
-    operated.values["storage"] = storage | reading
+    secret = {"runner": "storage-workers", "worker": "wrong"}[role]  # the first has a token that only reads
+    operated.values["storage"] = storage | {role: {"existingSecret": secret}}
     try:
         operated.helm("upgrade")
         ran = operated.run("helm", "test", "mops", "-n", operated.namespace, "--timeout", "3m")
     finally:
         operated.values["storage"] = storage
         operated.helm("upgrade")
+        operated.kubectl("delete", "secret", "wrong")
     assert ran.code != 0
     said = ran.out + ran.err
     assert "error: the storage refuses" in said, said
-    assert f"at: {operated.url}/probe/" in said
+    assert f"at: {operated.url}/{'probe/' if role == 'runner' else ''}" in said
+    assert f"pod mops-test-{'storage' if role == 'runner' else 'worker'} failed" in said
 
 
-def test_an_upgrade_to_a_wrong_image_is_refused_and_jobs_run_on(operated: Service) -> None:
-    """The upgrade stopped the scheduler, and then could not start it."""
+def uids_of_pods(operated: Service) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
+
+
+def test_an_upgrade_or_rollback_to_a_wrong_image_is_refused_and_jobs_run_on(operated: Service) -> None:
+    """The upgrade, and a rollback to an image that a registry no longer has, stopped the scheduler for good."""
     study = write_study(operated, "upgraded", sets=60, seconds=0.5)
     operated.submit(study, "upgraded", CHECKPOINT_SECONDS="0")
     begun(operated, "upgraded")
-    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
+    before = uids_of_pods(operated)
+    in_it = ("-n", operated.namespace, "--wait", "--timeout", "20s")
     values = operated.home / "values.yaml"
-    wrong = ("--set", "image.tag=absent", "--timeout", "20s")
-    ran = operated.run("helm", "upgrade", "mops", CHART, "-n", operated.namespace, "-f", str(values), "--wait", *wrong)
+    ran = operated.run("helm", "upgrade", "mops", CHART, "-f", values, *in_it, "--set", "image.tag=absent")
     assert ran.code != 0
     assert "pre-upgrade hooks failed" in ran.err
-    check = operated.kubectl("get", "pod", "mops-image-check", "-o", "jsonpath={.status.containerStatuses[0].state}")
-    assert "ErrImageNeverPull" in check
-    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
-    assert before.items() <= after.items()
+    check = ("get", "pod", "mops-image-check", "-o", "jsonpath={.status.containerStatuses[0].state}")
+    assert "ErrImageNeverPull" in operated.kubectl(*check)
+    assert before.items() <= uids_of_pods(operated).items()
+    *_, running, wrong = json.loads(operated.run("helm", "history", "mops", "-n", operated.namespace, "-o", "json").out)
+    ran = operated.run("helm", "rollback", "mops", str(wrong["revision"]), *in_it)
+    assert ran.code != 0
+    assert "hook failure: Failed to stream pod logs for pod: mops-image-check" in ran.err
+    assert "ErrImageNeverPull" in operated.kubectl(*check)
+    assert before.items() <= uids_of_pods(operated).items()
     operated.wait("upgraded")
     assert operated.status("upgraded")["attempt"] == 1
     assert_same_rows(operated, study, "upgraded")
+    back = operated.run("helm", "rollback", "mops", str(running["revision"]), "-n", operated.namespace)
+    assert back.code == 0, back.err
     operated.helm("upgrade")
     assert "mops-image-check" not in operated.kubectl("get", "pods", "-o", "name")
+
+
+def test_a_job_submitted_during_a_failed_atomic_upgrade_starts_after_the_rollback(operated: Service) -> None:
+    """The scheduler does not start with this configuration, and the image has no fault."""
+    study = write_study(operated, "meanwhile", sets=4, seconds=0)
+    (scheduler,) = operated.pods("scheduler")
+    wrong = "dask.config.distributed.scheduler.preload={no_such_module}"
+    values = operated.home / "values.yaml"
+    options = ("-n", operated.namespace, "-f", values, "--atomic", "--timeout", "90s", "--set", wrong)
+    with ThreadPoolExecutor(1) as thread:
+        upgrade = thread.submit(operated.run, "helm", "upgrade", "mops", CHART, *options)
+        wait_for(lambda: upgrade.done() or operated.pods("scheduler") not in ([], [scheduler]))
+        operated.submit(study, "meanwhile")
+        wait_for(lambda: operated.runner_pods("meanwhile"))
+        assert not upgrade.done(), upgrade.result()
+        ran = upgrade.result()
+    assert ran.code != 0
+    assert "rolled back" in ran.err, ran.err
+    operated.wait("meanwhile")
+    assert operated.status("meanwhile")["attempt"] == 1
+    assert_same_rows(operated, study, "meanwhile")
 
 
 def test_an_uninstall_ends_the_runners_and_their_jobs_resume_on_a_new_release(operated: Service) -> None:
@@ -78,6 +123,7 @@ def test_an_uninstall_ends_the_runners_and_their_jobs_resume_on_a_new_release(op
     begun(operated, "orphan")
     removed = operated.run("helm", "uninstall", "mops", "-n", operated.namespace, "--wait")
     assert removed.code == 0, removed.err
+    assert "mops-tls" not in operated.kubectl("get", "secrets", "-o", "name")
     wait_for(lambda: not operated.objects("jobs", "mops/job") and not operated.objects("pods", "mops/job"))
     done = operated.committed("orphan")
     told = operated.mops("cluster", "status", code=4)

@@ -257,19 +257,35 @@ def test_a_runner_has_a_token_for_ten_minutes_and_no_child_process(service: Serv
 
 
 def test_a_new_certificate_reaches_a_running_job(service: Service) -> None:
-    """As the chart's README says: delete the Secret, upgrade, restart scheduler and workers."""
+    """As the chart's README says: delete the Secret, upgrade, restart scheduler and workers.
+
+    A rollback wrote the earlier certificate into the Secret, and new pods could not connect to those that ran.
+    """
     study = write_study(service, "renewed", sets=100, seconds=0.5)
     service.submit(study, "renewed", CHECKPOINT_SECONDS="0")
     begun(service, "renewed")
-    before = service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}")
+
+    def certificate() -> str:
+        return service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}")
+
+    def restarted(*components: str) -> None:
+        deployments = [f"deployment/mops-{component}" for component in components]
+        service.kubectl("rollout", "restart", *deployments)
+        for deployment in deployments:
+            service.kubectl("rollout", "status", deployment, "--timeout=180s")
+
+    before = certificate()
     service.helm("upgrade")
-    assert service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}") == before, "an upgrade keeps it"
+    assert certificate() == before, "an upgrade keeps it"
     service.kubectl("delete", "secret", "mops-tls")
     service.helm("upgrade")
-    assert service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}") != before
-    service.kubectl("rollout", "restart", "deployment/mops-scheduler", "deployment/mops-worker")
-    service.kubectl("rollout", "status", "deployment/mops-scheduler", "--timeout=180s")
-    service.kubectl("rollout", "status", "deployment/mops-worker", "--timeout=180s")
+    renewed = certificate()
+    assert renewed != before
+    restarted("scheduler", "worker")
+    back = service.run("helm", "rollback", "mops", "-n", service.namespace, "--wait", "--timeout", "3m")
+    assert back.code == 0, back.err
+    assert certificate() == renewed
+    restarted("worker")
     service.mops("cluster", "status")
     service.wait("renewed")
     assert service.status("renewed")["attempt"] == 1

@@ -1,4 +1,7 @@
-"""Checks that a storage does what jobs rely on. ``helm test`` runs it as a runner: python -m mops.storage.probe URL."""
+"""Checks that a storage does what jobs rely on.
+
+``helm test`` runs it as a runner, python -m mops.storage.probe URL, and with --read-only as a worker.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from mops.storage.files import Files
 
 PROBED = "this account can create, read, list and remove files"
 """What is true if :func:`probe` has raised nothing."""
+
+_PROBED_READING = "this account can list and read files"
 
 _FOLDER = "probe"
 
@@ -41,15 +46,25 @@ def probe(files: Files) -> None:
         files.prune(_FOLDER)
 
 
+def probe_reading(files: Files) -> None:
+    """List the storage, and read a file that does not exist: a storage refuses an account before it looks for the file.
+
+    StorageError: the storage refuses one of these steps, or is out of reach.
+    """
+    files.folders("")
+    files.get_many([f"{_FOLDER}/{os.urandom(8).hex()}"])
+
+
 def main() -> None:
     """Probe the storage with the URL of the command line; exit 4 with the reason if it fails."""
-    (url,) = sys.argv[1:]
+    url, *options = sys.argv[1:]
+    check, passed = (probe_reading, _PROBED_READING) if options == ["--read-only"] else (probe, PROBED)
     try:
-        probe(Files.open(url).brief())
+        check(Files.open(url).brief())
     except MopsError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
-    sys.stdout.write(f"{url}: {PROBED}\n")
+    sys.stdout.write(f"{url}: {passed}\n")
 
 
 if __name__ == "__main__":
