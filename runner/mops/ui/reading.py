@@ -20,6 +20,7 @@ from mops.report.facts import Facts
 from mops.report.render import LIBRARIES
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import COMPLETE
 from mops.storage.progress_record import Progress
 
 PAGE_JOBS = 50
@@ -122,7 +123,7 @@ class JobReader:
             return self._look()
 
     def _look(self) -> JobNow:
-        if self._now is not None and self._log.view.complete and not self._causes_error:
+        if self._now is not None and self._now.status.state in COMPLETE and not self._causes_error:
             return self._now
         phase = self._runners.phases().get(self._job.name)
         moment = JobData.after(self._files, self._record, self._log)

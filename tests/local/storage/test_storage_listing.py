@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from unittest.mock import Mock
 
 import pytest
 from made import ID, claimed, commit, created, ended, finished, hooked, lives, on_disk
@@ -13,7 +14,7 @@ import mops
 from mops.cli import status
 from mops.cli.options import Place
 from mops.cli.status import list_ as list_command
-from mops.errors import UsageError
+from mops.errors import StorageError, UsageError
 from mops.jobs import runners
 from mops.jobs.job import Job
 from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, list_jobs
@@ -240,6 +241,22 @@ def test_a_page_has_the_figures_of_the_report_about_progress_which_are_rarely_dr
     commit(files, log, "open", 2)
     ended(files, log, record, "succeeded")
     assert reader.look().figures is not first
+
+
+def test_a_page_shows_the_end_of_a_job_although_a_read_of_it_failed(memory, monkeypatch):
+    """Regression: it showed the job as running until the server was started again."""
+    files = Files.open(memory.url)
+    record = created(files, "open")
+    log = claimed(files, "open", at=time.time())
+    reader = JobReader(Job(files, "open", local=True), Runners(files, local=True))
+    assert reader.look().status.state == "running"
+    commit(files, log, "open", 0)
+    ended(files, log, record, "succeeded")
+    with monkeypatch.context() as broken:
+        broken.setattr("mops.ui.reading.last_lines", Mock(side_effect=StorageError("no answer")))
+        with pytest.raises(StorageError):
+            reader.look()
+    assert reader.look().status.state == "succeeded"
 
 
 class KilledRunners:
