@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,35 +61,24 @@ def test_helm_test_says_that_runners_cannot_write_to_the_storage_or_workers_not_
     assert f"pod mops-test-{'storage' if role == 'runner' else 'worker'} failed" in said
 
 
-def uids_of_pods(operated: Service) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
-
-
-def test_an_upgrade_or_rollback_to_a_wrong_image_is_refused_and_jobs_run_on(operated: Service) -> None:
-    """The upgrade, and a rollback to an image that a registry no longer has, stopped the scheduler for good."""
+def test_an_upgrade_to_a_wrong_image_is_refused_and_jobs_run_on(operated: Service) -> None:
+    """The upgrade stopped the scheduler, and then could not start it."""
     study = write_study(operated, "upgraded", sets=60, seconds=0.5)
     operated.submit(study, "upgraded", CHECKPOINT_SECONDS="0")
     begun(operated, "upgraded")
-    before = uids_of_pods(operated)
-    in_it = ("-n", operated.namespace, "--wait", "--timeout", "20s")
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
     values = operated.home / "values.yaml"
-    ran = operated.run("helm", "upgrade", "mops", CHART, "-f", values, *in_it, "--set", "image.tag=absent")
+    wrong = ("--set", "image.tag=absent", "--timeout", "20s")
+    ran = operated.run("helm", "upgrade", "mops", CHART, "-n", operated.namespace, "-f", str(values), "--wait", *wrong)
     assert ran.code != 0
     assert "pre-upgrade hooks failed" in ran.err
-    check = ("get", "pod", "mops-image-check", "-o", "jsonpath={.status.containerStatuses[0].state}")
-    assert "ErrImageNeverPull" in operated.kubectl(*check)
-    assert before.items() <= uids_of_pods(operated).items()
-    *_, running, wrong = json.loads(operated.run("helm", "history", "mops", "-n", operated.namespace, "-o", "json").out)
-    ran = operated.run("helm", "rollback", "mops", str(wrong["revision"]), *in_it)
-    assert ran.code != 0
-    assert "hook failure: Failed to stream pod logs for pod: mops-image-check" in ran.err
-    assert "ErrImageNeverPull" in operated.kubectl(*check)
-    assert before.items() <= uids_of_pods(operated).items()
+    check = operated.kubectl("get", "pod", "mops-image-check", "-o", "jsonpath={.status.containerStatuses[0].state}")
+    assert "ErrImageNeverPull" in check
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
+    assert before.items() <= after.items()
     operated.wait("upgraded")
     assert operated.status("upgraded")["attempt"] == 1
     assert_same_rows(operated, study, "upgraded")
-    back = operated.run("helm", "rollback", "mops", str(running["revision"]), "-n", operated.namespace)
-    assert back.code == 0, back.err
     operated.helm("upgrade")
     assert "mops-image-check" not in operated.kubectl("get", "pods", "-o", "name")
 

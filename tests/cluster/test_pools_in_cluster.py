@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from service_lab import VALUES, Service, assert_same_rows, installed, wait_for, write_study
 
+from runner_jobs import POD
+
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 MODEL = """
@@ -21,7 +23,13 @@ def run(params, seed):
 @pytest.fixture(scope="module")
 def pooled(cluster: dict[str, str]) -> Iterator[Service]:
     autoscaler = {"enabled": True, "minWorkers": 1, "maxWorkers": 2, "idleSeconds": 15}
-    large = {"name": "large", "memory": "3Gi", "labels": {"example.org/size": "large"}}
+    slow = {
+        "name": "slow",  # so that a test can see what waits for the pool
+        "image": cluster["MOPS_TEST_SIR_IMAGE"],
+        "command": ["sleep", "10"],
+        "securityContext": POD.security,
+    }
+    large = {"name": "large", "memory": "3Gi", "extraPodSpec": {"initContainers": [slow]}}
     worker = {**VALUES["worker"], "pools": [large]}
     with installed("mops-pooled", cluster, autoscaler=autoscaler, worker=worker) as found:
         yield found
@@ -51,6 +59,7 @@ def test_simulations_that_ran_out_of_memory_succeed_on_the_pool_with_the_most(po
 
 def test_a_job_runs_on_the_pool_that_it_names(pooled: Service) -> None:
     study = pooled.write("named", MODEL, {"n_replicates": 2, "parameter_sets": [{"mib": 1, "i": i} for i in range(8)]})
+    wait_for(lambda: not any("large" in pod for pod in pooled.pods("worker")))
     pooled.submit(study, "named", "--pool", "large")
     lacking = "waits for workers of pool large: "  # workers of the other pool are there
     wait_for(lambda: lacking in pooled.mops("jobs", "status", "named").out, said=lambda: pooled.what_is_wrong("named"))

@@ -1,7 +1,7 @@
 {{- /*
 A pod that Helm runs, with the account, labels, annotations and nodes of a component:
 (dict "root" $ "on" "test" "as" "runner" "name" NAME "labels" LABELS "args" ARGS). Optional are "container", from which the
-pod takes variables and mounts, and "volumes". Only Helm's --timeout limits the pod: a node may pull its image for long.
+pod takes variables and mounts, and "volumes". Helm's --timeout limits the pod: a node may pull its image for long.
 */}}
 {{- define "mops.hookPod" -}}
 {{- $scope := dict "root" .root "component" .as -}}
@@ -20,7 +20,8 @@ metadata:
     {{- end }}
 spec:
   restartPolicy: Never
-  {{- include "mops.podBasics" $scope | nindent 2 }}
+  activeDeadlineSeconds: 3600  # Helm leaves a pod that has not started in time
+  {{- omit (include "mops.podBasics" $scope | fromYaml) "initContainers" | toYaml | nindent 2 }}
   containers:
     - name: {{ .name }}
       image: {{ include "mops.image" .root | quote }}

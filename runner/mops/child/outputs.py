@@ -35,7 +35,7 @@ from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
 IDENTITY = ("param_id", "group", "replicate", "seed")
 
-_MOST_NAME = 255 - len("..01234567.partial") - len("output-.parquet")  # an exported file has this name, too
+_MOST_NAME = 255 - len(".01234567.partial") - len("output-.parquet")  # an exported file has this name, too
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -116,7 +117,9 @@ def wide_losses(
     counts = weights if weights is not None else dict.fromkeys(labels, 1.0) if len(labels) == 1 else {}
     # A set that lacks any loss has no total, also if the loss that it lacks has no weight.
     every = [counts.get(label, 0.0) * column for label, column in of_label.items()] if counts else []
-    total = np.sum(every, axis=0) if every else np.full(len(groups), np.nan)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(every, axis=0) if every else np.full(len(groups), np.nan)
+    total = np.clip(total, -sys.float_info.max, sys.float_info.max)  # a very large loss is bad, and not missing
     columns = {
         "param_id": losses["param_id"].take(pa.array(first)),
         "group": pa.array(groups, pa.int32()),

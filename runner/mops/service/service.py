@@ -102,11 +102,10 @@ class Service:
         """Return the service for one job whose runner's pod has these options."""
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
-            if re.fullmatch(r"[0-9.]+m|\d{1,6}", options.memory):  # Kubernetes accepts it, and the pod would not start
-                what = (
-                    f"{options.memory!r} is in {'thousandths of a byte' if options.memory.endswith('m') else 'bytes'}"
-                )
-                raise UsageError(what, where="--memory", hint="write a quantity as Kubernetes does: 2Gi or 500Mi")
+            # Kubernetes also accepts amounts with which no pod starts, such as 512 (bytes) and 512m (half a byte).
+            if not re.fullmatch(r"\d{8,}|[\d.]+([KMGTPE]i|[MGTPE])", options.memory):
+                what = f"{options.memory!r} is no amount of memory for a pod"
+                raise UsageError(what, where="--memory", hint="write it in Mi or Gi: 500Mi or 2Gi")
             resources = self.pod.resources
             both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
             changes["resources"] = {**resources, **both}

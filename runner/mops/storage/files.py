@@ -241,7 +241,7 @@ def canonical_url(url: str) -> str:
     hint = (
         "use a folder, file:///folder, memory://name, s3://bucket/prefix, gs://bucket/prefix or abfs://container/prefix"
     )
-    raise UsageError(what, where=url, hint=hint)
+    raise UsageError(what, where=_CREDENTIALS.sub("...", url) if separator else url.partition(":")[0], hint=hint)
 
 
 def _folder(path: str) -> str:

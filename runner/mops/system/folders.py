@@ -45,7 +45,7 @@ def remove(path: Path) -> None:
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """Yield the path to write a file to. After the body it gets its name, so no one reads half of it."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
         partial.replace(path)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -297,19 +298,21 @@ def test_a_page_that_nobody_sees_asks_for_nothing_and_asks_again_when_it_is_seen
     page.add_init_script("window.setTimeout = ((later) => (run, ms) => later(run, ms / 20))(window.setTimeout);")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/parts" in request.url else None)
-    enter(page, finished_url)
+    asks = partial(page.expect_request, lambda request: "/parts" in request.url)
 
     def show(hidden: str) -> None:
         page.evaluate(f"Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }})")
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        page.wait_for_timeout(300)
 
+    with asks():
+        enter(page, finished_url)
     show("true")
+    page.wait_for_timeout(300)
     n_asked = len(asked)
     page.wait_for_timeout(500)
-    assert len(asked) == n_asked >= 1
-    show("false")
-    assert len(asked) > n_asked
+    assert len(asked) == n_asked
+    with asks():
+        show("false")
     leave(page)
 
 

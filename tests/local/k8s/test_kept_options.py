@@ -397,10 +397,10 @@ def test_an_unknown_pool_in_the_environment_is_refused(service: Service, study: 
     assert "large" in str(caught.value.hint)
 
 
-def test_a_wrong_unit_of_memory_is_refused(service: Service) -> None:
+def test_an_amount_of_memory_with_which_no_pod_starts_is_refused(service: Service) -> None:
     """Docker writes 512 MB as 512m, which Kubernetes reads as half a byte."""
-    for memory, what in (("512m", "in thousandths of a byte"), ("512", "in bytes")):
-        with pytest.raises(UsageError, match=f"'{memory}' is {what}") as caught:
+    for memory in ("512m", "512", "0.5", "100k", "1e3", "2GB"):
+        with pytest.raises(UsageError, match=f"'{memory}' is no amount of memory for a pod") as caught:
             service.with_options(PodOptions(memory=memory))
         assert caught.value.where == "--memory"
     assert service.with_options(PodOptions(memory="536870912")).pod.resources["limits"]["memory"] == "536870912"
