@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mops.errors import UsageError
+from mops.errors import UsageError, absolute
 from mops.project.project import find_root
 from mops.service import profile as profiles
 from mops.service.profile import Profile
@@ -58,8 +58,9 @@ class Location:
 
     def url(self, root: Path | None = None) -> str:
         """Return the URL of the storage, which need not exist; ``root`` None: around the working directory."""
-        default = (root or find_root(Path.cwd() / "study.json")) / DEFAULT_STORAGE
-        return canonical_url(self.storage or str(default))
+        if self.storage:
+            return canonical_url(self.storage)
+        return canonical_url(str((root or find_root(absolute() / "study.json")) / DEFAULT_STORAGE))
 
     def open(self, root: Path | None = None) -> Files:
         """Open the storage. If it is the service's, set the variables that give access to it."""

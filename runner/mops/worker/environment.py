@@ -24,7 +24,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from mops.child.leftovers import TEMPORARY_FOLDERS
-from mops.errors import ModelError, OptionsError, Problem, path_fault, path_refused, printable_path
+from mops.errors import ModelError, OptionsError, Problem, absolute, path_fault, path_refused, printable_path
 from mops.task import JobContext
 
 Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
@@ -114,7 +114,7 @@ def child_environment(
     path = None
     if python is not None:
         try:  # links stay: the Python of a virtual environment is a link
-            path = str(Path(python).expanduser().absolute())
+            path = str(absolute(Path(python).expanduser()))
         except RuntimeError as bad:
             raise path_refused(python, "the interpreter", bad) from bad
         if wrong := _interpreter_problem(path, environment(values, n_threads=1, python=path)):
