@@ -41,7 +41,11 @@ def advice_for_entry(entry: str, files: Sequence[str], folders: Sequence[str]) -
     if parsed.path is not None:
         near = nearest(parsed.path, files)
     else:
-        near = nearest(str(parsed.module), _modules(files, folders))
+        modules = [*_modules(files, folders)]
+        near = nearest(str(parsed.module), modules)
+        module, _, function = str(parsed.module).rpartition(".")
+        if near in (None, module) and module in modules and not name:
+            near = f"{module}:{function}"  # a dot in place of the colon
     return Advice(f"; did you mean {near!r}?", f"write '{near}{name}' in the study") if near else None
 
 

@@ -21,6 +21,10 @@ def test_an_entry_point_that_was_not_found(subtests: pytest.Subtests) -> None:
         ("walk:run", ["b/c/walk.py", "z/walk.py"], "; the project has z/walk.py, b/c/walk.py", "write 'z.walk:run'"),
         ("modle:run", ["model.py", "walk.py"], "; did you mean 'model'?", "write 'model:run' in the study"),
         ("models.wlak:run", ["models/walk.py"], "; did you mean 'models.walk'?", "write 'models.walk:run' in the"),
+        ("walk.run", ["walk.py"], "; did you mean 'walk:run'?", "write 'walk:run' in the study"),
+        ("m.run", ["src/m/__init__.py"], "; did you mean 'm:run'?", "write 'm:run' in the study"),
+        ("a.walk.run", ["a/walk.py"], "; did you mean 'a.walk:run'?", "write 'a.walk:run' in the study"),
+        ("a.wlak", ["a/walk.py", "a/__init__.py"], "; did you mean 'a.walk'?", "write 'a.walk'"),
         ("modle.py:run", ["model.py"], "; did you mean 'model.py'?", "write 'model.py:run' in the study"),
     ]:
         with subtests.test(str((entry, files, found, hint))):
