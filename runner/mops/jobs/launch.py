@@ -25,6 +25,7 @@ from mops.errors import OptionsError, Problem, RunnerEnded, UsageError
 from mops.jobs.following import wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
+from mops.jobs.prepare import refuse_in_import
 from mops.jobs.runners import Phases
 from mops.project.functions import Code
 from mops.service.service import KubernetesRunner, Service
@@ -148,6 +149,7 @@ class Launch:
         kept: JobOptions | None = None,  # the options kept with the job
     ) -> Launch:
         """Return how a job runs: with the options given now, and otherwise with those kept with the job."""
+        refuse_in_import()
         if unknown := sorted(given.keys() - RunOptions.__annotations__.keys()):
             raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
         before = kept or NO_OPTIONS

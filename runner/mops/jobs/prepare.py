@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mops.child.load import is_in_import
 from mops.errors import StudyError, UsageError, check_text_path, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
@@ -63,12 +65,26 @@ class PreparedStudy:
         return tuple(self.study.groups.group(0).params)
 
 
+def refuse_in_import() -> None:
+    """Raise UsageError if the import of a model makes this call: each process that imports the model would start it."""
+    if not is_in_import():
+        return
+    frame = sys._getframe()
+    while frame.f_back and str(frame.f_back.f_globals.get("__name__")).partition(".")[0] == "mops":
+        frame = frame.f_back
+    raise UsageError(
+        f"the import of the model calls mops.{frame.f_code.co_qualname}",
+        hint="put the call below `if __name__ == '__main__':`",
+    )
+
+
 def prepare(
     study: str | Path | Mapping[str, Any],
     project: str | Path | None = None,  # None: mops finds it from the place of the study
     storage: str | None = None,  # the bundle leaves it out if it is a folder in the project
 ) -> PreparedStudy:
     """Read and check a study and its project; write nothing except to the cache of bundles."""
+    refuse_in_import()
     root = given_project(project) if project is not None else None
     if isinstance(study, Mapping):
         source = given_study(study, root)
