@@ -23,7 +23,7 @@ from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.difference import Difference
 from mops.project.function_files import FunctionFiles, function_files, is_from_function_file, is_function_file
 from mops.project.import_folders import relative_to, with_import_folders
-from mops.project.mops_toml import read_data_paths
+from mops.project.mops_toml import read_data_paths, read_observed
 from mops.project.project import ModelSpec, read_registry, resolve
 from mops.project.study_source import StudySource, given_study, read_study
 from mops.settings import limits_of_study
@@ -100,6 +100,7 @@ def prepare(
     read_data_paths(root)  # a mistake in mops.toml shows here, and not on a worker
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results), source.functions)
+    read_observed(bundle.data)  # as above: reports would lack the data
     sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
     read = Path(os.path.realpath(source.folder / sets)) if isinstance(sets, str) else None
     own_sets = read.relative_to(root).as_posix() if read and read.is_relative_to(root) else ""
