@@ -116,6 +116,12 @@ def absolute(path: Path = Path()) -> Path:
         raise path_refused(Path(), "the working folder", bad, hint="change to a folder that exists") from bad
 
 
+def check_type(value: object, kind: type[Any] | tuple[type[Any], ...], argument: str, what: str, hint: str) -> None:
+    """Refuse a value of a Python caller that has another type than the argument takes; ``what`` describes the type."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{argument} is a {type(value).__name__}, not {what}", where=argument, hint=hint)
+
+
 def path_fault(reason: Exception) -> str:
     """Return the system's text for a path error."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

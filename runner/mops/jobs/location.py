@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mops.errors import UsageError, absolute
+from mops.errors import absolute, check_type
 from mops.project.project import find_root
 from mops.service import profile as profiles
 from mops.service.profile import Profile
@@ -85,7 +85,7 @@ def locate(
     """Return where a command works."""
     # A saved profile that cannot be read is an error also with `local`, because the commands that mops prints depend on
     # it.
-    settings = settings or Settings.from_environment()
+    settings = Settings.given(settings)
     profile = profiles.load()
     by_scheduler = settings.scheduler is not None
     local_by = ("--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else "") if profile else ""
@@ -122,9 +122,8 @@ def path_text(
     hint: str,
 ) -> str:
     """Return a path or a URL of a Python caller as text; raise UsageError if it is something else."""
-    if isinstance(path, (str, os.PathLike)):
-        return os.fspath(path)
-    raise UsageError(f"{argument} is a {type(path).__name__}, not a path", where=argument, hint=hint)
+    check_type(path, (str, os.PathLike), argument, "a path", hint)
+    return os.fspath(path)
 
 
 def described(location: Location) -> list[SettingLine]:

@@ -214,7 +214,7 @@ def _slug(text: str) -> str:
 
 def checked_name(name: str) -> str:
     """Return a name that a person gave a job; raise UsageError if it is not valid."""
-    if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is not a valid name for a job",
             where="the job's name",

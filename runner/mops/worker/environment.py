@@ -24,7 +24,16 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from mops.child.leftovers import TEMPORARY_FOLDERS
-from mops.errors import ModelError, OptionsError, Problem, absolute, path_fault, path_refused, printable_path
+from mops.errors import (
+    ModelError,
+    OptionsError,
+    Problem,
+    absolute,
+    check_type,
+    path_fault,
+    path_refused,
+    printable_path,
+)
 from mops.task import JobContext
 
 Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
@@ -85,6 +94,14 @@ class ChildEnvironment:
         """Return the context with this environment. mops installs nothing for an interpreter that the user names."""
         install_s = None if self.python else context.install_s
         return replace(context, env=self.env, python=self.python, install_s=install_s)
+
+
+def given_variables(env: Variables | None) -> dict[str, str | None]:
+    """Return the variables of a Python caller; None: there are none. UsageError: they are no mapping."""
+    if env is None:
+        return {}
+    check_type(env, Mapping, "env", "a mapping", 'write env={"NAME": "VALUE"}')
+    return dict(env)
 
 
 def child_environment(
