@@ -126,5 +126,10 @@ def _plain(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if callable(item := getattr(value, "item", None)):
-        return item()
+        try:
+            return item()
+        except (ValueError, RuntimeError):  # an array of several numbers, which the check of the study names
+            if callable(to_list := getattr(value, "tolist", None)):
+                return to_list()
+            raise
     raise TypeError(f"{value!r} of type {type(value).__name__}")

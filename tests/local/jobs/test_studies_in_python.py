@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import mops
-from mops.errors import JobError, UsageError
+from mops.errors import JobError, StudyError, UsageError
 from mops.jobs.job import Job
 from mops.settings import Settings
 from programs import Ran
@@ -176,6 +177,12 @@ def test_what_cannot_run_is_refused_with_the_reason(project: Path) -> None:
 def test_sets_may_be_the_path_of_a_file(project: Path) -> None:
     (project / "sets.csv").write_text("x\n1\n2\n")
     assert values(mops.submit(model="model:run", sets=Path("sets.csv"), storage="storage", **STORAGE)) == [1, 2]
+
+
+def test_an_array_as_a_value_is_refused_with_its_parameter() -> None:
+    """Regression: the error was one of numpy, without the parameter."""
+    with pytest.raises(StudyError, match=r"parameter_sets\[1\].x: a list cannot be a parameter"):
+        mops.submit(model="model:run", sets=[{"x": np.array([1.5])}, {"x": np.array([1.0, 2.0])}], **STORAGE)
 
 
 def test_a_table_that_arrow_cannot_read_is_refused() -> None:
