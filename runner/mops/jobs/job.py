@@ -65,7 +65,7 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     """
     if not isinstance(name, str):
         what = f"the name is a {type(name).__name__}, not a text"
-        raise JobError(what, where="mops.open_job", hint="pass the name of a job, and its storage as storage=...")
+        raise JobError(what, where="mops.open_job", hint="write the name: mops.open_job('waves')")
     return Job(storage_of(name, locate(storage, local=local)), name, local=local)
 
 

@@ -204,8 +204,8 @@ def test_an_argument_of_a_wrong_type_is_refused_with_the_form_to_write(
         (lambda: job.extend(replicates="2"), "write a number, like replicates=10"),
         (lambda: mops.resume("typed"), "open the job: mops.resume(mops.open_job(name))"),
         (lambda: mops.retry("typed"), "open the job: mops.retry(mops.open_job(name))"),
-        (lambda: mops.open_job(Path("typed")), "pass the name of a job"),
-        (lambda: mops.open_job(None), "pass the name of a job"),
+        (lambda: mops.open_job(Path("typed")), "write the name: mops.open_job('waves')"),
+        (lambda: mops.open_job(None), "write the name: mops.open_job('waves')"),
     ):
         with subtests.test(said), pytest.raises(UsageError, match=re.escape(f"hint: {said}")):
             wrong()
