@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -58,6 +59,17 @@ def advice_for_import(module: str, files: Sequence[str], folders: Sequence[str])
         return None
     near = nearest(module, _modules(files, folders)) if "." in module else None
     return Advice("", f"did you mean {near!r}?") if near else None
+
+
+def advice_for_imported(missing: str, files: Sequence[str]) -> Advice | None:
+    """Return what to do about a module that this program has from a file outside the bundle; None: it has not."""
+    name = missing.partition(":")[0]
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    is_library = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    if not file or is_library or any(file.endswith(f"/{packed}") for packed in files):
+        return None
+    do = "move it to the project, name its folder with project=, or check .mopsignore"
+    return Advice("", f"{name} is {file}, which the bundle of the project does not have: {do}")
 
 
 def _of_this_name(file: str, files: Sequence[str]) -> list[str]:

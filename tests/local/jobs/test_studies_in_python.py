@@ -146,6 +146,19 @@ def test_of_two_modules_of_one_name_the_imported_one_runs(project: Path, first: 
     assert job.record.spec.model in (f"{model}:simulate", "far:simulate")
 
 
+def test_a_module_outside_the_project_is_named_by_its_file(project: Path) -> None:
+    """Regression: the hint advised .mopsignore, or the installation of a library."""
+    outside = project / "lib" / "far.py"
+    outside.parent.mkdir()
+    (project / "here").mkdir()
+    (project / "here" / "mops.toml").touch()
+    outside.write_text("def simulate(params, seed):\n    return {'y': [1]}\n")
+    head = f"import sys\nsys.path.insert(0, {str(outside.parent)!r})\nimport far\n"
+    for model in ("far.simulate", "lambda params, seed: far.simulate(params, seed)"):
+        ran = submitted(project / "here", head + f"mops.submit(model={model}, sets=[{{}}], local=True)")
+        assert f"hint: far is {outside}, which the bundle of the project does not have: move it" in ran.err, model
+
+
 REFUSED = {
     "mops.submit(model=it.simulate, local=True)": "the call has neither a study nor a model",
     "mops.submit('study.json', model=it.simulate, local=True)": "the call has neither a study nor a model",
