@@ -108,6 +108,20 @@ def check_text_path(path: object, what: str) -> None:
         raise path_refused(path, what, ValueError("its name is not UTF-8 text"), hint="rename it") from bad
 
 
+def absolute(path: Path = Path()) -> Path:
+    """Return a path, or the working folder, as an absolute path. UsageError: the working folder does not exist."""
+    try:
+        return path.absolute()
+    except OSError as bad:
+        raise path_refused(Path(), "the working folder", bad, hint="change to a folder that exists") from bad
+
+
+def check_type(value: object, kind: type[Any] | tuple[type[Any], ...], argument: str, what: str, hint: str) -> None:
+    """Refuse a value of a Python caller that has another type than the argument takes; ``what`` describes the type."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{argument} is a {type(value).__name__}, not {what}", where=argument, hint=hint)
+
+
 def path_fault(reason: Exception) -> str:
     """Return the system's text for a path error."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 import mops
-from mops.errors import Problem, SettingsError, StudyError, message_of, nearest
+from mops.errors import Problem, SettingsError, StudyError, check_type, message_of, nearest
 from mops.units import bytes_text
 
 PREFIX = "MODELOPS_JOB_"
@@ -182,6 +182,15 @@ class Settings(BaseModel):
         if problems:
             hint = "correct or unset these variables; then list all settings: mops settings"
             raise SettingsError("the environment's settings are not valid", problems, hint=hint)
+        return settings
+
+    @classmethod
+    def given(cls, settings: Settings | None) -> Settings:
+        """Return the settings of a Python caller; None: those of the environment. UsageError: it is something else."""
+        if settings is None:
+            return cls.from_environment()
+        hint = "write settings=mops.settings.Settings(slots=2)"
+        check_type(settings, cls, "settings", "mops.settings.Settings", hint)
         return settings
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from mops.calibration.calibration import Calibration
 from mops.calibration.optimiser import check_optimiser
 from mops.calibration.options import CalibrateOptions, Plan
-from mops.errors import JobError, UsageError
+from mops.errors import JobError, UsageError, absolute
 from mops.jobs.launch import Launch, ModelParts
 from mops.jobs.location import path_text
 from mops.jobs.prepare import PreparedStudy, changed_inputs, checked_name, job_name, listed_files, prepare
@@ -70,7 +70,7 @@ def begin(
         hint = "name a study: --study study.json; or a model and targets: --model and --target MODULE:FUNCTION"
         raise UsageError("the calibration has no model", where="the options", hint=hint)
     fields.pop("parameter_sets", None)
-    root = Path(project) if project is not None else find_root(where or Path.cwd() / "study.json")
+    root = Path(project) if project is not None else find_root(where or absolute() / "study.json")
     one_set = sets_at(parsed, np.full((1, len(varying(parsed))), 0.5)).to_pylist()
     prepared = prepare(fields | {"parameter_sets": one_set}, root, launch.location.storage)
     if not prepared.spec.targets:

@@ -224,6 +224,7 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
     data = np.array(values, subok=False)
     if data.dtype.names:
         raise TypeError("it is a structured array; return a mapping of its fields to columns")
+    _refuse_numbers(data.dtype.type)
     if not data.dtype.isnative:
         data = data.astype(data.dtype.newbyteorder("="))
     if data.dtype.kind in "SU":  # pyarrow would cut numpy's text and bytes at the first NUL
@@ -262,6 +263,16 @@ def _refuse_exotic(kind: type) -> None:
     name = kind.__name__.removesuffix("Dtype")
     if name in _INSTEAD and is_pandas(kind):
         raise TypeError(f"it holds values of pandas.{name}, which mops does not store; return {_INSTEAD[name]}")
+
+
+_COMPLEX = complex | np.complexfloating
+
+
+def _refuse_numbers(kind: type) -> None:
+    if issubclass(kind, _COMPLEX):
+        raise TypeError("it holds complex numbers; return .real and .imag")
+    if issubclass(kind, np.longdouble):
+        raise TypeError("it holds numbers of type longdouble; return float64")
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
@@ -326,6 +337,7 @@ def _noun_for(value: Any) -> str:
     if isinstance(value, np.datetime64 | np.timedelta64):
         return f"numpy's {value.dtype}"
     if isinstance(value, numbers.Number | np.number):
+        _refuse_numbers(kind)
         return "numbers"
     if isinstance(value, datetime.datetime):
         zone = "without" if value.tzinfo is None else "with"

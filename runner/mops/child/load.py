@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -61,6 +61,24 @@ _FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
 _OF_TABLES = re.compile(r"\b(pandas|polars|pyarrow)\.")  # an annotation with another class of these is a mistake
 
 
+_is_in_import = False
+
+
+@contextlib.contextmanager
+def _in_import() -> Iterator[None]:
+    global _is_in_import
+    _is_in_import = True
+    try:
+        yield
+    finally:
+        _is_in_import = False
+
+
+def is_in_import() -> bool:
+    """Tell whether a model or a target calls this while it is imported in a child process."""
+    return _is_in_import
+
+
 class UserCode:
     """The user's code, imported: the model, the targets, and the folder in which they run."""
 
@@ -75,7 +93,8 @@ class UserCode:
         enter_temporary_folder(temporary)
         before = BeforeImport()
         self.target_names: list[str] = load["targets"]
-        self.model, self.targets = _loaded(load, folders)
+        with _in_import():
+            self.model, self.targets = _loaded(load, folders)
         self.outputs = load["outputs"]
         self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"], temporary)
         self.shared = before.shared(temporary)

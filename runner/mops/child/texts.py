@@ -28,7 +28,7 @@ _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 8_000
 _OUTPUT_LIMIT = 2_000  # of each stream of a command
 _COLUMNS_SHOWN = 20
-_NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+_NOT_THE_USERS = (f"{Path(__file__).parents[1]}/", str(Path(importlib.__file__).parent), "<frozen importlib")
 
 _HEADING = re.compile(r"^group \d+ \([0-9a-f]+\) (?:replicate \d+|target .+) printed:\n", re.MULTILINE)
 

@@ -34,7 +34,7 @@ def init(
     if new.missing:
         terminal.say(f"the model needs a library that is not installed: pip install {shlex.join(new.missing)}")
     terminal.say("next:")
-    go = [f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []
+    go = [f"cd {shlex.quote(str(folder))}"] if not folder.samefile(Path()) else []
     for command in (
         *go,
         f"mops study check {STUDY}",

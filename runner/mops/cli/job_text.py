@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from mops.cli import terminal
+from mops.errors import absolute
 from mops.jobs import summary
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
@@ -45,7 +46,7 @@ def _needed_options(job: JobState) -> tuple[str, bool]:
 
 def nearby(url: str) -> str:
     """Return a folder relative to the working directory if it is below it."""
-    here = Path.cwd()
+    here = absolute()
     return str(Path(url).relative_to(here)) if Path(url).is_relative_to(here) else url
 
 

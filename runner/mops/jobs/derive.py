@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from numbers import Integral
 from pathlib import Path
 from typing import Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.errors import JobError, Problem, StudyError, UsageError, nearest
+from mops.errors import JobError, Problem, StudyError, UsageError, check_type, nearest
 from mops.jobs.chosen_groups import (
     Choice,
     ExtendedGroups,
@@ -291,6 +292,7 @@ class _Derivation:
 
     def __init__(self, job: Job, verb: str):
         self._job, self._verb = job, verb
+        check_type(job, Job, "job", "a job", f"open the job: mops.{verb}(mops.open_job(name))")
         self._view = _complete_view(job)
         self.parent, self.failures = job.record, failures_of(job)
         self.spec = self.parent.spec
@@ -375,6 +377,7 @@ def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedG
 
 
 def _check_replicates(job: Job, replicates: int, n_now: int, n_sets: int) -> None:
+    check_type(replicates, Integral, "replicates", "a whole number", "write a number, like replicates=10")
     if not 1 <= replicates <= REPLICATES_LIMIT:
         raise UsageError(
             f"{replicates:,} replicates are not possible", where="extend", hint=f"name 1 to {REPLICATES_LIMIT:,}"

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -14,7 +15,7 @@ import pyarrow.dataset as ds
 
 import mops
 from mops.attempt.display import bar
-from mops.errors import MopsError, UsageError, known_name
+from mops.errors import JobError, MopsError, UsageError, known_name
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData, TableSummary, kept_outputs, verify
 from mops.jobs.following import follow, read_log, wait_for
@@ -62,6 +63,9 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     >>> job = mops.open_job("waves-261124-3f2a")
     >>> job.losses(params=True).to_pandas()
     """
+    if not isinstance(name, str):
+        what = f"the name is a {type(name).__name__}, not a text"
+        raise JobError(what, where="mops.open_job", hint="write the name: mops.open_job('waves')")
     return Job(storage_of(name, locate(storage, local=local)), name, local=local)
 
 
@@ -335,12 +339,16 @@ class Job(JobState):
         Raises
         ------
         UsageError
-            When the table is read: the target has no loss, or a weight names no loss; the error lists the names.
+            ``n`` is not a whole number of at least 1. When the table is read: the target has no loss, or a weight names
+            no loss; the error lists the names.
 
         Examples
         --------
         >>> job.best(5, target="peak").to_pandas()
         """
+        if not isinstance(n, Integral) or n < 1:
+            what = f"{n!r} is not a number of parameter sets"
+            raise UsageError(what, where="Job.best", hint="use a whole number of at least 1")
 
         def opened() -> Computed:
             data = self._read()

@@ -21,10 +21,11 @@ from typing import Any, BinaryIO, TypeAlias, TypedDict, TypeVar
 
 from mops.attempt.attempt import Attempt, job_context
 from mops.attempt.display import displayed
-from mops.errors import OptionsError, Problem, RunnerEnded, UsageError
+from mops.errors import OptionsError, Problem, RunnerEnded, UsageError, check_type
 from mops.jobs.following import wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
+from mops.jobs.prepare import refuse_in_import
 from mops.jobs.runners import Phases
 from mops.project.functions import Code
 from mops.service.service import KubernetesRunner, Service
@@ -39,7 +40,7 @@ from mops.storage.progress_record import Progress
 from mops.system.signals import handled
 from mops.system.user_folders import state_path
 from mops.task import JobContext
-from mops.worker.environment import ChildEnvironment, Variables, child_environment
+from mops.worker.environment import ChildEnvironment, Variables, child_environment, given_variables
 
 _POLL_SECONDS = 0.1
 
@@ -148,6 +149,7 @@ class Launch:
         kept: JobOptions | None = None,  # the options kept with the job
     ) -> Launch:
         """Return how a job runs: with the options given now, and otherwise with those kept with the job."""
+        refuse_in_import()
         if unknown := sorted(given.keys() - RunOptions.__annotations__.keys()):
             raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
         before = kept or NO_OPTIONS
@@ -157,7 +159,9 @@ class Launch:
         location = location.with_service()
         settings = location.settings.over(before.limits)
         python = None if (path := given.get("python")) is None else str(path)
-        named = JobOptions(dict(given.get("env") or {}), python, given.get("pod") or PodOptions())
+        pod = given.get("pod") or PodOptions()
+        check_type(pod, PodOptions, "pod", "PodOptions", 'write pod=PodOptions(memory="4Gi")')
+        named = JobOptions(given_variables(given.get("env")), python, pod)
         options = replace(before.overridden(named), limits=settings.limits)
         where = f"job {job.name}" if job else None
         service, pod = location.service, options.pod

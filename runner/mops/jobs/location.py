@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mops.errors import UsageError
+from mops.errors import absolute, check_type
 from mops.project.project import find_root
 from mops.service import profile as profiles
 from mops.service.profile import Profile
@@ -58,8 +58,9 @@ class Location:
 
     def url(self, root: Path | None = None) -> str:
         """Return the URL of the storage, which need not exist; ``root`` None: around the working directory."""
-        default = (root or find_root(Path.cwd() / "study.json")) / DEFAULT_STORAGE
-        return canonical_url(self.storage or str(default))
+        if self.storage:
+            return canonical_url(self.storage)
+        return canonical_url(str((root or find_root(absolute() / "study.json")) / DEFAULT_STORAGE))
 
     def open(self, root: Path | None = None) -> Files:
         """Open the storage. If it is the service's, set the variables that give access to it."""
@@ -84,7 +85,7 @@ def locate(
     """Return where a command works."""
     # A saved profile that cannot be read is an error also with `local`, because the commands that mops prints depend on
     # it.
-    settings = settings or Settings.from_environment()
+    settings = Settings.given(settings)
     profile = profiles.load()
     by_scheduler = settings.scheduler is not None
     local_by = ("--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else "") if profile else ""
@@ -121,9 +122,8 @@ def path_text(
     hint: str,
 ) -> str:
     """Return a path or a URL of a Python caller as text; raise UsageError if it is something else."""
-    if isinstance(path, (str, os.PathLike)):
-        return os.fspath(path)
-    raise UsageError(f"{argument} is a {type(path).__name__}, not a path", where=argument, hint=hint)
+    check_type(path, (str, os.PathLike), argument, "a path", hint)
+    return os.fspath(path)
 
 
 def described(location: Location) -> list[SettingLine]:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mops.child.load import is_in_import
 from mops.errors import StudyError, UsageError, check_text_path, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
@@ -21,7 +23,7 @@ from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.difference import Difference
 from mops.project.function_files import FunctionFiles, function_files, is_from_function_file, is_function_file
 from mops.project.import_folders import relative_to, with_import_folders
-from mops.project.mops_toml import read_data_paths
+from mops.project.mops_toml import read_data_paths, read_observed
 from mops.project.project import ModelSpec, read_registry, resolve
 from mops.project.study_source import StudySource, given_study, read_study
 from mops.settings import limits_of_study
@@ -63,12 +65,26 @@ class PreparedStudy:
         return tuple(self.study.groups.group(0).params)
 
 
+def refuse_in_import() -> None:
+    """Raise UsageError if the import of a model makes this call: each process that imports the model would start it."""
+    if not is_in_import():
+        return
+    frame = sys._getframe()
+    while frame.f_back and str(frame.f_back.f_globals.get("__name__")).partition(".")[0] == "mops":
+        frame = frame.f_back
+    raise UsageError(
+        f"the import of the model calls mops.{frame.f_code.co_qualname}",
+        hint="put the call below `if __name__ == '__main__':`",
+    )
+
+
 def prepare(
     study: str | Path | Mapping[str, Any],
     project: str | Path | None = None,  # None: mops finds it from the place of the study
     storage: str | None = None,  # the bundle leaves it out if it is a folder in the project
 ) -> PreparedStudy:
     """Read and check a study and its project; write nothing except to the cache of bundles."""
+    refuse_in_import()
     root = given_project(project) if project is not None else None
     if isinstance(study, Mapping):
         source = given_study(study, root)
@@ -84,6 +100,7 @@ def prepare(
     read_data_paths(root)  # a mistake in mops.toml shows here, and not on a worker
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results), source.functions)
+    read_observed(bundle.data)  # as above: reports would lack the data
     sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
     read = Path(os.path.realpath(source.folder / sets)) if isinstance(sets, str) else None
     own_sets = read.relative_to(root).as_posix() if read and read.is_relative_to(root) else ""
@@ -197,7 +214,7 @@ def _slug(text: str) -> str:
 
 def checked_name(name: str) -> str:
     """Return a name that a person gave a job; raise UsageError if it is not valid."""
-    if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is not a valid name for a job",
             where="the job's name",

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
 from mops.attempt.attempt import Attempt, simulations_grace
 from mops.cluster.worker_losses import Pods
-from mops.errors import BundleError, JobDeleted, JobError, UsageError
+from mops.errors import BundleError, JobDeleted, JobError, UsageError, check_type
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, Started, StudyParts, SubmitOptions, context_of, shows_options
 from mops.jobs.owners import require_owner
@@ -294,6 +294,7 @@ def resume(
     JobFailed, StorageError, ClusterError, ServiceError
         As for :func:`submit`.
     """
+    check_type(job, Job, "job", "a job", "open the job: mops.resume(mops.open_job(name))")
     record = load_job(job.files, job.name)
     view = JobLog(job.files, record.paths).read()
     if view.complete:

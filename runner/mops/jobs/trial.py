@@ -28,7 +28,7 @@ from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import canonical_json, replicate_seed
 from mops.task import Failure, JobContext, TaskRequest, TaskResult
-from mops.worker.environment import ChildEnvironment, Variables, child_environment
+from mops.worker.environment import ChildEnvironment, Variables, child_environment, given_variables
 from mops.worker.pool import Pool
 from mops.worker.run_task import bundle_folder
 
@@ -430,8 +430,8 @@ def check(
     >>> checked = mops.check(model=sir.simulate, sets=sets)
     >>> checked.reproducible, checked.trial.warm_seconds
     """
-    settings = settings or Settings.from_environment()
-    child = child_environment(dict(env or {}), None if python is None else str(python), install=settings.install)
+    settings = Settings.given(settings)
+    child = child_environment(given_variables(env), None if python is None else str(python), install=settings.install)
     prepared = prepare(study_of_call(study, parts, "mops.check"), project, settings.storage)
     trial = try_model(prepared, settings, child) if run else None
     if trial is None:

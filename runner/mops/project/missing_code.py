@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -41,7 +42,11 @@ def advice_for_entry(entry: str, files: Sequence[str], folders: Sequence[str]) -
     if parsed.path is not None:
         near = nearest(parsed.path, files)
     else:
-        near = nearest(str(parsed.module), _modules(files, folders))
+        modules = [*_modules(files, folders)]
+        near = nearest(str(parsed.module), modules)
+        module, _, function = str(parsed.module).rpartition(".")
+        if near in (None, module) and module in modules and not name:
+            near = f"{module}:{function}"  # a dot in place of the colon
     return Advice(f"; did you mean {near!r}?", f"write '{near}{name}' in the study") if near else None
 
 
@@ -54,6 +59,17 @@ def advice_for_import(module: str, files: Sequence[str], folders: Sequence[str])
         return None
     near = nearest(module, _modules(files, folders)) if "." in module else None
     return Advice("", f"did you mean {near!r}?") if near else None
+
+
+def advice_for_imported(missing: str, files: Sequence[str]) -> Advice | None:
+    """Return what to do about a module that this program has from a file outside the bundle; None: it has not."""
+    name = missing.partition(":")[0]
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    is_library = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    if not file or is_library or any(file.endswith(f"/{packed}") for packed in files):
+        return None
+    do = "move it to the project, name its folder with project=, or check .mopsignore"
+    return Advice("", f"{name} is {file}, which the bundle of the project does not have: {do}")
 
 
 def _of_this_name(file: str, files: Sequence[str]) -> list[str]:

@@ -54,9 +54,7 @@ def read_data_paths(root: Path) -> tuple[str, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as bad:
         raise UsageError(f"{FILE} is not TOML: {bad}", where=str(file)) from bad
     where = str(file)
-    for name in tables:
-        if name != "data" and nearest(name, ["data"]):
-            raise UsageError(f"{FILE} has an unknown table [{name}]; did you mean [data]?", where=where)
+    _refuse_misspelled(tables, "[data]", where)
     data = tables.get("data", {})
     if not isinstance(data, dict):
         raise UsageError(f"'data' in {FILE} is not a table", where=where, hint="write [data], and 'paths' below it")
@@ -65,7 +63,16 @@ def read_data_paths(root: Path) -> tuple[str, ...]:
     paths = data.get("paths", [])
     if not isinstance(paths, list) or not all(isinstance(path, str) and Path(path).is_absolute() for path in paths):
         raise UsageError(f"'paths' of [data] in {FILE} is not a list of absolute paths", where=where, hint=_DATA_FORM)
+    if any("\0" in path for path in paths):
+        raise UsageError(f"a path of [data] in {FILE} has a null character", where=where, hint=_DATA_FORM)
     return tuple(paths)
+
+
+def _refuse_misspelled(tables: Iterable[str], table: str, where: str) -> None:
+    known = table.strip("[]")
+    for name in tables:
+        if name != known and nearest(name, [known]):
+            raise UsageError(f"{FILE} has an unknown table [{name}]; did you mean {table}?", where=where)
 
 
 def check_data(paths: Iterable[str]) -> None:
@@ -104,7 +111,9 @@ def read_observed(bundle: bytes) -> list[Observed]:
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         if FILE not in archive.namelist():
             return []
-        entries = tomllib.loads(archive.read(FILE).decode("utf-8-sig")).get("observed", [])
+        tables = tomllib.loads(archive.read(FILE).decode("utf-8-sig"))
+        _refuse_misspelled(tables, "[[observed]]", FILE)
+        entries = tables.get("observed", [])
         if not isinstance(entries, list):
             raise UsageError(f"'observed' in {FILE} is not a list of tables", where=FILE, hint=_OBSERVED_FORM)
         return [_observed(archive, entry) for entry in entries]

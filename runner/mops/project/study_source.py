@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mops.errors import UsageError
+from mops.errors import UsageError, absolute
 from mops.project.function_files import FunctionFiles
 from mops.project.functions import GivenCode
 from mops.project.project import find_root
@@ -54,7 +54,7 @@ def read_study(path: Path, root: Path | None) -> StudySource:
 
 def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     """Return a study that a program gives as a mapping with the keys of study.json, as ``mops.submit`` describes."""
-    folder = Path.cwd()
+    folder = absolute()
     root = root or find_root(folder / "study.json")
     data = dict(study)
     model = data.get("model")
@@ -126,5 +126,10 @@ def _plain(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if callable(item := getattr(value, "item", None)):
-        return item()
+        try:
+            return item()
+        except (ValueError, RuntimeError):  # an array of several numbers, which the check of the study names
+            if callable(to_list := getattr(value, "tolist", None)):
+                return to_list()
+            raise
     raise TypeError(f"{value!r} of type {type(value).__name__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mops.errors import ServiceError
+from mops.errors import ServiceError, absolute
 from mops.k8s import chart, names
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import ASK_FOR_RIGHTS, Object
@@ -39,7 +39,7 @@ def connect(
     dedicated: bool,  # this person's jobs run on dedicated Dask clusters by default
 ) -> tuple[Profile, Path]:
     """Find a cluster service, save its profile, and let commands use it; return the profile and its path."""
-    kubeconfig = str(Path(kubeconfig).absolute()) if kubeconfig else None
+    kubeconfig = str(absolute(Path(kubeconfig))) if kubeconfig else None
     if name is not None:
         says_place = any((namespace, context, kubeconfig, release))  # else the service is where this profile says
         profiles.check_name(name)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from tenacity import RetryError, Retrying
 
-from mops.errors import InternalError, StorageUnavailable, UsageError, check_text_path, path_refused
+from mops.errors import InternalError, StorageUnavailable, UsageError, absolute, check_text_path, path_refused
 from mops.storage.backends.base import (
     BRIEF,
     PATIENT,
@@ -246,12 +246,12 @@ def canonical_url(url: str) -> str:
 
 def _folder(path: str) -> str:
     try:  # missing access and full disks show up at the first use of the storage
-        absolute = Path(path).expanduser().absolute()
-        absolute.stat()
+        found = absolute(Path(path).expanduser())
+        found.stat()
     except OSError as bad:
         if bad.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise path_refused(path, "the storage's folder", bad) from bad
     except (ValueError, RuntimeError) as bad:  # a null character, or ~user of an unknown user
         raise path_refused(path, "the storage's folder", bad) from bad
-    check_text_path(absolute, "the storage's folder")
-    return str(absolute)
+    check_text_path(found, "the storage's folder")
+    return str(found)

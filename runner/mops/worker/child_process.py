@@ -23,7 +23,7 @@ from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
-from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
+from mops.project.missing_code import advice_for_entry, advice_for_import, advice_for_imported, python_files
 from mops.recovery import ABORTED, Death, EndedBy
 from mops.storage.backends.base import Spool
 from mops.system import resources
@@ -391,7 +391,8 @@ def _refusal(message: Message, context: JobContext, root: str) -> ModelError:
     advice, hint = None, _where_to_look(said, context)
     if missing:
         advise = advice_for_entry if missing in (context.model, *context.targets) else advice_for_import
-        advice = advise(missing, python_files(Path(root)), context.import_folders)
+        files = python_files(Path(root))
+        advice = advice_for_imported(missing, files) or advise(missing, files, context.import_folders)
     found = advice.found if advice is not None else ""
     return ModelError(
         f"the {'target' if target else 'model'} cannot be loaded: {said}{found}"

@@ -24,7 +24,16 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from mops.child.leftovers import TEMPORARY_FOLDERS
-from mops.errors import ModelError, OptionsError, Problem, path_fault, path_refused, printable_path
+from mops.errors import (
+    ModelError,
+    OptionsError,
+    Problem,
+    absolute,
+    check_type,
+    path_fault,
+    path_refused,
+    printable_path,
+)
 from mops.task import JobContext
 
 Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
@@ -87,6 +96,14 @@ class ChildEnvironment:
         return replace(context, env=self.env, python=self.python, install_s=install_s)
 
 
+def given_variables(env: Variables | None) -> dict[str, str | None]:
+    """Return the variables of a Python caller; None: there are none. UsageError: they are no mapping."""
+    if env is None:
+        return {}
+    check_type(env, Mapping, "env", "a mapping", 'write env={"NAME": "VALUE"}')
+    return dict(env)
+
+
 def child_environment(
     env: Variables | None,
     python: str | Path | None,  # None: the worker's own
@@ -114,7 +131,7 @@ def child_environment(
     path = None
     if python is not None:
         try:  # links stay: the Python of a virtual environment is a link
-            path = str(Path(python).expanduser().absolute())
+            path = str(absolute(Path(python).expanduser()))
         except RuntimeError as bad:
             raise path_refused(python, "the interpreter", bad) from bad
         if wrong := _interpreter_problem(path, environment(values, n_threads=1, python=path)):

@@ -38,6 +38,19 @@ def test_a_job_runs_when_the_data_is_there(lab: CommandLab, data: Path) -> None:
     assert ran.code == 0, ran.err
 
 
+def test_a_mistake_in_observed_is_refused_before_a_job_exists(lab: CommandLab) -> None:
+    """Regression: the job ran, and only its report said that the data was missing, or nothing did."""
+    for text, said in [
+        ("[[observe]]\n", "did you mean [[observed]]?"),
+        ('[[observed]]\noutput = "daily"\n', "write [[observed]], and below it the texts output, x, y, file"),
+        ('[[observed]]\noutput = "daily"\nx = "day"\ny = "y"\nfile = "n.csv"\n', "the project has no file 'n.csv'"),
+        ("observed = 3\n", "'observed' in mops.toml is not a list of tables"),
+    ]:
+        lab.write("mops.toml", text)
+        for command in ("jobs submit", "study check --no-run"):
+            refused_and_nothing_written(lab, lab.run(*command.split(), lab.study), said, where="at: mops.toml")
+
+
 def test_exported_results_are_not_in_the_bundle_of_the_next_job(lab: CommandLab) -> None:
     assert lab.submit("--name", "one").code == 0
     ran = lab.run("jobs", "results", "one", "--to", lab.project / "out", "--format", "csv")

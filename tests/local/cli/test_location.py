@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import mops
+from mops.cli.init import init
+from mops.cli.job_text import nearby
 from mops.errors import UsageError
 from mops.jobs.location import locate
 from mops.k8s.chart import ServiceConfig
@@ -122,6 +126,30 @@ def test_a_url_that_is_not_a_storage(subtests: pytest.Subtests) -> None:
     for url in ["abfs://", "az:///", "s3://", "abfs://c/p?sig=1", "http://host", "abfs:/c"]:
         with subtests.test(url=url), pytest.raises(UsageError):
             canonical_url(url)
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_removed_working_folder_is_an_error_of_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """Regression: commands and Python calls ended with a traceback."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    calls: dict[str, Callable[[], object]] = {
+        "jobs": mops.jobs,
+        "submit": lambda: mops.submit(model="model:run", sets=[{"x": 1}]),
+        "calibrate": lambda: mops.calibrate({"x": {"min": 0, "max": 1}}, model="model:run", targets=["model:score"]),
+        "a relative storage": lambda: canonical_url("storage"),
+        "a path in a suggested command": lambda: nearby("/storage"),
+    }
+    for name, call in calls.items():
+        with subtests.test(name), pytest.raises(UsageError, match=r"^the working folder cannot be used: No such file"):
+            call()
+    assert len(mops.jobs(storage=tmp_path / "storage")) == 0
+    init(tmp_path / "new")
+    assert (tmp_path / "new" / "model.py").is_file()
 
 
 # A job of this machine

@@ -73,6 +73,13 @@ BAD_MODELS = {
         {"model": "bad:run"},
         ["KeyError: 'beta'", "bad.py", "line 2"],
     ),
+    # Regression: "the project folder cannot be packed", with the working folder of the import.
+    "submits at import": (
+        {"bad.py": "import mops\ndef run(p, s):\n    return {}\nmops.submit('study.json')\n"},
+        {"model": "bad:run"},
+        ["the import of the model calls mops.submit", "put the call below `if __name__ == '__main__':`", "line 4"],
+    ),
+    "a dot in place of the colon": ({}, {"model": "model.run"}, ["did you mean 'model:run'?"]),
     "a syntax error": ({"bad.py": "def run(:\n"}, {"model": "bad:run"}, ["SyntaxError", "bad.py"]),
     "exits at import": ({"bad.py": "import sys\nsys.exit(3)\n"}, {"model": "bad:run"}, ["SystemExit", "bad.py"]),
     "crashes at import": (

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -85,6 +87,9 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="no loss has the label 'nea'") as raised:
         job.best(weights={"nea": 1.0}).to_arrow()
     assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"
+    for n in (0, -1, 1.5, "3"):
+        with pytest.raises(UsageError, match="is not a number of parameter sets"):
+            job.best(n)
     for weight in (math.nan, math.inf):
         with pytest.raises(UsageError, match=f"the weight of 'near' is {weight}"):
             job.best(weights={"near": weight}).to_arrow()
@@ -180,6 +185,30 @@ def test_targets_without_a_list_and_an_unknown_format_are_errors(tmp_path: Path)
     with pytest.raises(UsageError, match="the format 'cvs' is unknown") as raised:
         job.export(tmp_path / "out", "cvs")
     assert raised.value.hint == "did you mean 'csv'?"
+
+
+def test_an_argument_of_a_wrong_type_is_refused_with_the_form_to_write(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    """Regression: errors such as AttributeError and TypeError came from inside mops."""
+    call: dict[str, Any] = in_project(tmp_path) | {"sets": [{"x": 1}], "local": True}
+    job = mops.submit(**call, name="typed")
+    for wrong, said in (
+        (lambda: mops.submit(**call, name=5), "use lower-case letters, digits and single hyphens"),
+        (lambda: job.extend(replicates=2, name=Path("a")), "use lower-case letters, digits and single hyphens"),
+        (lambda: mops.submit(**call | {"settings": {"slots": 1}}), "write settings=mops.settings.Settings("),
+        (lambda: mops.check(model="model:run", sets=[{"x": 1}], settings={}), "write settings=mops.settings.Settings("),
+        (lambda: mops.submit(**call, env=["A=1"]), 'write env={"NAME": "VALUE"}'),
+        (lambda: mops.check(model="model:run", sets=[{"x": 1}], env=["A=1"]), 'write env={"NAME": "VALUE"}'),
+        (lambda: mops.submit(**call, pod={"memory": "4Gi"}), 'write pod=PodOptions(memory="4Gi")'),
+        (lambda: job.extend(replicates="2"), "write a number, like replicates=10"),
+        (lambda: mops.resume("typed"), "open the job: mops.resume(mops.open_job(name))"),
+        (lambda: mops.retry("typed"), "open the job: mops.retry(mops.open_job(name))"),
+        (lambda: mops.open_job(Path("typed")), "write the name: mops.open_job('waves')"),
+        (lambda: mops.open_job(None), "write the name: mops.open_job('waves')"),
+    ):
+        with subtests.test(said), pytest.raises(UsageError, match=re.escape(f"hint: {said}")):
+            wrong()
 
 
 def test_wrong_sets_of_an_extension_are_named_as_such(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import mops
-from mops.errors import JobError, UsageError
+from mops.errors import JobError, StudyError, UsageError
 from mops.jobs.job import Job
 from mops.settings import Settings
 from programs import Ran
@@ -145,6 +146,19 @@ def test_of_two_modules_of_one_name_the_imported_one_runs(project: Path, first: 
     assert job.record.spec.model in (f"{model}:simulate", "far:simulate")
 
 
+def test_a_module_outside_the_project_is_named_by_its_file(project: Path) -> None:
+    """Regression: the hint advised .mopsignore, or the installation of a library."""
+    outside = project / "lib" / "far.py"
+    outside.parent.mkdir()
+    (project / "here").mkdir()
+    (project / "here" / "mops.toml").touch()
+    outside.write_text("def simulate(params, seed):\n    return {'y': [1]}\n")
+    head = f"import sys\nsys.path.insert(0, {str(outside.parent)!r})\nimport far\n"
+    for model in ("far.simulate", "lambda params, seed: far.simulate(params, seed)"):
+        ran = submitted(project / "here", head + f"mops.submit(model={model}, sets=[{{}}], local=True)")
+        assert f"hint: far is {outside}, which the bundle of the project does not have: move it" in ran.err, model
+
+
 REFUSED = {
     "mops.submit(model=it.simulate, local=True)": "the call has neither a study nor a model",
     "mops.submit('study.json', model=it.simulate, local=True)": "the call has neither a study nor a model",
@@ -176,6 +190,12 @@ def test_what_cannot_run_is_refused_with_the_reason(project: Path) -> None:
 def test_sets_may_be_the_path_of_a_file(project: Path) -> None:
     (project / "sets.csv").write_text("x\n1\n2\n")
     assert values(mops.submit(model="model:run", sets=Path("sets.csv"), storage="storage", **STORAGE)) == [1, 2]
+
+
+def test_an_array_as_a_value_is_refused_with_its_parameter() -> None:
+    """Regression: the error was one of numpy, without the parameter."""
+    with pytest.raises(StudyError, match=r"parameter_sets\[1\].x: a list cannot be a parameter"):
+        mops.submit(model="model:run", sets=[{"x": np.array([1.5])}, {"x": np.array([1.0, 2.0])}], **STORAGE)
 
 
 def test_a_table_that_arrow_cannot_read_is_refused() -> None:

@@ -22,7 +22,7 @@ import pytest
 import mops
 from job_folders import folder_of
 from job_reads import data_of
-from mops.errors import CorruptRecord
+from mops.errors import CorruptRecord, UsageError
 from mops.figures.charts import shade_limits
 from mops.figures.choices import Course
 from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of
@@ -163,8 +163,11 @@ def test_the_figures_have_the_data_that_the_job_keeps(tmp_path: Path) -> None:
     assert "data: cases.csv" in figures_and_notes(submit(tmp_path, design(40)[:4]))
     (tmp_path / "cases.csv").write_text("day,n\n3,1\n")
     assert "data: cases.csv" in figures_and_notes(mops.open_job("waves", tmp_path / "storage"))
+    with pytest.raises(UsageError, match="the data have no column 'cases'"):
+        submit(tmp_path, design(40)[:4], name="later")
+    (tmp_path / "cases.csv").write_text("day,cases\n2024-01-31,1\n")
     later = figures_and_notes(submit(tmp_path, design(40)[:4], name="later"))
-    assert "The figures have no data: the data have no column 'cases' (cases.csv)." in later
+    assert "The figures have no data: the column 'day' of the data has the type date32[day] (cases.csv" in later
 
 
 def test_data_of_a_late_column_are_shown_and_a_note_names_data_that_fit_no_figure(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_a_mistake_is_refused_with_the_file(tmp_path: Path, subtests: pytest.Sub
         ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
         ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),
         ("[data]\npaths = [1]\n", "not a list of absolute paths"),
+        # Regression: a traceback of Python, when a worker looked for the data.
+        ('[data]\npaths = ["/no\\u0000pe"]\n', r"a path of \[data\] in mops.toml has a null character"),
     ]:
         with case_folder(subtests, tmp_path, (text, said)) as folder:
             (folder / "mops.toml").write_text(text)
