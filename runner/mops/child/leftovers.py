@@ -1,7 +1,7 @@
 """What simulations leave in their process: undone before the next one, or a reason to replace the process.
 
 docs/reference/models.md has the table: what mops restores, and what stays until it replaces the process. Runs in
-children: the standard library only.
+children: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from mops.child.copies import end_copy_of
 from mops.system.clock import monotonic
 from mops.system.process_memory import kept_bytes, trim_heap
 from mops.system.process_tree import children_of
@@ -82,6 +83,7 @@ class ProcessState:
         self._decimal_fields = _DECIMAL(self._decimal_before) if self._decimal else ()
         self._locale, self._locales = _locale.setlocale(locale.LC_ALL), [*map(_locale.setlocale, _LOCALES)]
         self._streams = sys.stdout, sys.stderr
+        self._pid = os.getpid()
         self._environ_object, self._environ = os.environ, dict(_VARIABLES)
         self._keep_imports()
 
@@ -98,7 +100,10 @@ class ProcessState:
     def call(self, step: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Call a step in a new context (:mod:`contextvars`), in which numpy and decimal keep their settings."""
         self._last_context = self._context.copy()
-        return self._last_context.run(step, *arguments, **named)
+        try:
+            return self._last_context.run(step, *arguments, **named)
+        finally:
+            end_copy_of(self._pid)
 
     def restore(self) -> None:
         """Undo the changes of a simulation. A module that it has imported counts as imported with the model."""

@@ -36,14 +36,14 @@ from mops.system.signals import adopt_orphans, die_with_parent
 #     load {root, scratch, model, ...}          ──►
 #                                               ◄──    loaded {refusal, unseeded}
 #                                                      | refused {message, traceback, missing, others}
-#     run {groups, reference, seconds, bytes,
-#          replacement_size, keep_folder, encode,
-#          part_folder}                         ──►
+#     run {name, groups, reference, seconds,
+#          bytes, replacement_size, keep_folder,
+#          encode, part_folder}                 ──►
 #       given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
-#                                               ◄──    file {} + descriptor: a part (child/buffers.py), 0 or more
-#                                               ◄──    results {simulations, outputs, losses, failures, done, files,
-#                                                      encoded} + memfd, repeated
-#                                               ◄──    ended {seconds, replace_reason, replace_code, written}
+#                                               ◄──    file {name} + descriptor: a part (child/buffers.py), 0 or more
+#                                               ◄──    results {name, simulations, outputs, losses, failures, done,
+#                                                      files, encoded} + memfd, repeated
+#                                               ◄──    ended {name, seconds, replace_reason, replace_code, written}
 #
 # A child that has imported the model may serve as a template, which forks the children that run the model:
 #
