@@ -114,6 +114,10 @@ RESTORED = {
     "context variables (`contextvars`)": ("VARIABLE.set(7)", "VARIABLE.get()"),
     "locale": ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_ALL)"),
     "`sys.stdout` and `sys.stderr`": ("sys.stdout = sys.stderr = io.StringIO()", "[type(sys.stdout), sys.stderr.name]"),
+    "limits (`resource.setrlimit`)": (
+        "[resource.setrlimit(n, (9, resource.getrlimit(n)[1])) for n in LIMITS]",
+        "[resource.getrlimit(n) for n in LIMITS]",
+    ),
     "state of `random` and `numpy.random`": (
         "random.seed(5); np.random.seed(5)",
         "[random.random(), np.random.random(), random.gauss(0, 1), np.random.normal()]",
@@ -134,13 +138,14 @@ KEPT = {
     "temporary files, `/dev/shm`": ("tempfile.mkdtemp(prefix='left')", "len(os.listdir(os.environ['TMPDIR']))"),
 }
 LEAVES = """
-import contextvars, decimal, io, locale, os, random, signal, subprocess, sys, tempfile, threading, time
+import contextvars, decimal, io, locale, os, random, resource, signal, subprocess, sys, tempfile, threading, time
 import warnings
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from mops.system.process_tree import children_of
 np.seterr(all="ignore")
+LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
 CACHE, RNG, VARIABLE = [], np.random.default_rng(5), contextvars.ContextVar("x", default=5)
 
 def run(params, seed):
