@@ -57,7 +57,7 @@ class BufferWriter:
 
     def __init__(self, channel: Channel, keep: list[str] | None, name: str):
         self._keep = keep  # the outputs that the study keeps; None: all
-        self._channel, self._name = channel, name  # of the files, which tells the drain check whose they are
+        self._channel, self._name = channel, name  # of the task's files and messages, which tells whose they are
         self._open: list[Simulation] = []
         self._files: PartFiles | None = None
         self._encoded: list[Simulation] = []  # in the files, without what they returned
@@ -119,14 +119,14 @@ class BufferWriter:
         taken = [*self._encoded, *self._open]
         if not taken and not any(self._events.values()):
             return {}
-        message: Message = {"kind": "results", "reference": self.reference, **self._events}
+        message: Message = {"kind": "results", "name": self._name, "reference": self.reference, **self._events}
         message["tracebacks"] = list(self._tracebacks)
         message["simulations"] = [[simulation.position, simulation.replicate] for simulation in taken]
         message["encoded"] = sorted({simulation.position for simulation in self._encoded})
         message["files"] = []
         for facts, file in self._files.finish() if self._files is not None else ():
             with file:  # in a separate message, because a message carries one descriptor
-                self._channel.send({"kind": "file"}, file.fileno())
+                self._channel.send({"kind": "file", "name": self._name}, file.fileno())
             message["files"].append(facts)
         send_tables(self._channel, message, self._kept(), self._name)
         self._open, self._encoded, self._files, self.bytes_open, self._tracebacks = [], [], None, 0, {}
@@ -144,7 +144,7 @@ class BufferWriter:
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
         """Tell the worker that this task has no further results."""
         reasons = {"replace_reason": replace_reason, "replace_code": replace_code}
-        self._channel.send({"kind": "ended", "seconds": seconds, "written": written, **reasons})
+        self._channel.send({"kind": "ended", "name": self._name, "seconds": seconds, "written": written, **reasons})
 
 
 def _size(output: Output) -> int:

@@ -1,7 +1,7 @@
 """What simulations leave in their process: undone before the next one, or a reason to replace the process.
 
 docs/reference/models.md has the table: what mops restores, and what stays until it replaces the process. Runs in
-children: the standard library only.
+children: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import errno
 import fcntl
+import functools
 import gc
 import locale
 import operator
@@ -22,10 +23,11 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from mops.child.copies import end_copy_of
 from mops.system.clock import monotonic
 from mops.system.process_memory import kept_bytes, trim_heap
 from mops.system.process_tree import children_of
@@ -49,6 +51,11 @@ _OF_SIMULATION = ("decimal_context", "numpy.ufunc.extobj", "format_options")  # 
 _LOCALES = (locale.LC_NUMERIC, locale.LC_TIME, locale.LC_COLLATE)  # all of them take 1.4 us to read
 _NUMBERS = tuple(number.value for number in _HANDLED)
 
+_LIMITS = {getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_")}
+_LIMITS[resource.RLIMIT_NOFILE] = "RLIMIT_NOFILE"  # which has a second name
+_set_limit = resource.setrlimit
+_limits_were_set = False  # since the last look at them
+
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SIMULATIONS_PER_LOOK = 8
 # Above those that run after the first simulation. An ended process has a number too, of which a container may have a
@@ -70,6 +77,22 @@ def enter_temporary_folder(
         tempfile.tempdir = None  # tempfile reads TMPDIR again
 
 
+def note_limits() -> None:
+    """Note from now on when Python code sets a limit of the system: a look at all limits takes 20 us."""
+
+    def noted(change: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(change)
+        def changed(*arguments: P.args, **named: P.kwargs) -> R:
+            global _limits_were_set
+            _limits_were_set = True
+            return change(*arguments, **named)
+
+        return changed
+
+    resource.setrlimit = noted(resource.setrlimit)
+    resource.prlimit = noted(resource.prlimit)
+
+
 class ProcessState:
     """What a simulation may change in its process, as the imports have left it."""
 
@@ -82,6 +105,8 @@ class ProcessState:
         self._decimal_fields = _DECIMAL(self._decimal_before) if self._decimal else ()
         self._locale, self._locales = _locale.setlocale(locale.LC_ALL), [*map(_locale.setlocale, _LOCALES)]
         self._streams = sys.stdout, sys.stderr
+        self._pid = os.getpid()
+        self._limits = {number: resource.getrlimit(number) for number in _LIMITS}
         self._environ_object, self._environ = os.environ, dict(_VARIABLES)
         self._keep_imports()
 
@@ -98,10 +123,16 @@ class ProcessState:
     def call(self, step: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Call a step in a new context (:mod:`contextvars`), in which numpy and decimal keep their settings."""
         self._last_context = self._context.copy()
-        return self._last_context.run(step, *arguments, **named)
+        try:
+            return self._last_context.run(step, *arguments, **named)
+        finally:
+            end_copy_of(self._pid)
 
-    def restore(self) -> None:
-        """Undo the changes of a simulation. A module that it has imported counts as imported with the model."""
+    def restore(self) -> list[str]:
+        """Undo the changes of a simulation; return the limits of the system that it has lowered for good.
+
+        A module that it has imported counts as imported with the model.
+        """
         if len(sys.modules) != self._n_modules:  # a process imports a module once, so what that has set must stay
             self._keep_imports()
         os.umask(self._umask)
@@ -120,6 +151,20 @@ class ProcessState:
         if [*map(_locale.setlocale, _LOCALES)] != self._locales:
             _locale.setlocale(locale.LC_ALL, self._locale)
         sys.stdout, sys.stderr = self._streams
+        return list(self._restore_limits()) if _limits_were_set else []
+
+    def _restore_limits(self) -> Iterator[str]:
+        global _limits_were_set
+        _limits_were_set = False
+        for number, (soft, hard) in self._limits.items():
+            _, most = now = resource.getrlimit(number)
+            if now == (soft, hard):
+                continue
+            try:
+                _set_limit(number, (soft, hard))
+            except ValueError:  # only a privileged process can raise a hard limit
+                _set_limit(number, (most if soft == resource.RLIM_INFINITY else min(soft, most), most))
+                yield _LIMITS[number]
 
     def _restore_environ(self) -> None:
         for name in _VARIABLES.keys() - self._environ.keys():
@@ -152,6 +197,7 @@ class ReplacementPolicy:
         self.size_bytes = 0  # at the last look, without files; 0: it has run nothing, or may have any size
         self.reason = ""  # why the process should be replaced, for people; empty: it need not be
         self.code = ""  # the same in one word of mops.worker.slots.REPLACED_BETWEEN_SIMULATIONS
+        self.is_limited = False  # a simulation has lowered limits for good: no other step may run, not even a target
 
     def replace_at(self, size_bytes: int) -> None:
         """Ask for a replacement when the process has this size between two simulations; 0: at no size."""
@@ -162,6 +208,11 @@ class ReplacementPolicy:
         if self._replacement_size and self.size_bytes >= self._replacement_size:
             size = bytes_text(self.size_bytes)
             self.code, self.reason = "size", f"it takes {size}, which leaves a simulation too little memory"
+
+    def lowered(self, limits: list[str]) -> None:
+        """Ask for a replacement, because a simulation has lowered these limits of the system for good."""
+        self.is_limited = True
+        self.code, self.reason = "limits", f"a simulation or target has lowered the hard limit {', '.join(limits)}"
 
     def finished(self, held_bytes: int) -> None:
         """Count a simulation, and sometimes look at what is left; results to hand over do not count as growth."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from mops.child.buffers import Tables
 from mops.child.channel import Message
+from mops.child.copies import one_process
 from mops.child.leftovers import ProcessState, ReplacementPolicy, enter_temporary_folder
 from mops.child.modules import CannotLoad, PythonModules, attribute, file_of, imported, refusal, shadowing_files
 from mops.child.outputs import as_tables, is_writable
@@ -156,7 +157,8 @@ def _loaded(load: Message, folders: Sequence[Path]) -> tuple[Model, list[Target]
     refused: list[CannotLoad] = []
     for loader in loaders:
         try:
-            loaded.append(loader())
+            with one_process():
+                loaded.append(loader())
         except CannotLoad as error:
             refused.append(error)
         except BaseException:  # the user's import may raise anything

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage, end_for_lost_files
+from mops.child.leftovers import note_limits
 from mops.child.load import UserCode, enter_import_folder
 from mops.child.modules import CannotLoad
 from mops.child.task_run import TaskRun
@@ -36,14 +37,14 @@ from mops.system.signals import adopt_orphans, die_with_parent
 #     load {root, scratch, model, ...}          ──►
 #                                               ◄──    loaded {refusal, unseeded}
 #                                                      | refused {message, traceback, missing, others}
-#     run {groups, reference, seconds, bytes,
-#          replacement_size, keep_folder, encode,
-#          part_folder}                         ──►
+#     run {name, groups, reference, seconds,
+#          bytes, replacement_size, keep_folder,
+#          encode, part_folder}                 ──►
 #       given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
-#                                               ◄──    file {} + descriptor: a part (child/buffers.py), 0 or more
-#                                               ◄──    results {simulations, outputs, losses, failures, done, files,
-#                                                      encoded} + memfd, repeated
-#                                               ◄──    ended {seconds, replace_reason, replace_code, written}
+#                                               ◄──    file {name} + descriptor: a part (child/buffers.py), 0 or more
+#                                               ◄──    results {name, simulations, outputs, losses, failures, done,
+#                                                      files, encoded} + memfd, repeated
+#                                               ◄──    ended {name, seconds, replace_reason, replace_code, written}
 #
 # A child that has imported the model may serve as a template, which forks the children that run the model:
 #
@@ -133,14 +134,20 @@ def _run(code: UserCode, request: Message, channel: Channel, page: ProgressPage)
         if fd is None:
             raise EOFError
         given = tables_of(message["outputs"], fd)
-    TaskRun(code, request, given, channel, page).run()
+    try:
+        TaskRun(code, request, given, channel, page).run()
+    except Exception as error:
+        if code.replacement.is_limited:
+            error.add_note(code.replacement.reason)
+        raise
 
 
 def prepare_process() -> None:
-    """Set up a process for user code: modes of files, the fault handler, streams, threads."""
+    """Set up a process for user code: modes of files, the fault handler, limits, streams, threads."""
     obey_modes()
     faulthandler.enable()  # a segmentation fault prints the line of the model
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    note_limits()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     # If memory runs out, the kernel kills this child and not the worker. Some sandboxes do not allow this.

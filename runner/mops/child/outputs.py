@@ -29,6 +29,7 @@ from mops.child.columns import (
     of_frame,
     of_mapping,
 )
+from mops.child.copies import one_process
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
@@ -56,7 +57,8 @@ class Results:
         return copied if copied is not None else self._checked(result, seed)
 
     def _checked(self, result: object, seed: int) -> Outputs:
-        tables = as_tables(result, seed, self._schema.families if self._schema else None)
+        with one_process():  # a lazy table runs code of the model
+            tables = as_tables(result, seed, self._schema.families if self._schema else None)
         if self._schema is None:
             self.first = {output: families_in(table) for output, table in tables.items()}
             self._schema = OutputSchema(self.first)

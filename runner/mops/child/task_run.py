@@ -91,7 +91,7 @@ class TaskRun:
             if group["simulations"] and (replacement.reason or self._must_end(self._writer.groups_done)):
                 break
             self._run_group(group)
-        self._page.idle()
+        self._blame_no_step()
         flush_prints()
         if self._encodes and self._writer.holds_whole_groups:
             self._encode()
@@ -132,6 +132,8 @@ class TaskRun:
             return  # other tasks run the rest of the group
         if has_targets and len(replicates) == group["n_replicates"]:
             self._score(group, [replicates[i] for i in range(group["n_replicates"])])
+            if self._code.replacement.is_limited:
+                return  # another process runs the rest
         replicates.clear()  # or the block of the last rows could not be used again
         self._writer.done(position)
         if self._handed_over_at == handed_over_at:
@@ -161,6 +163,8 @@ class TaskRun:
             ordered = with_one_schema(ordered)
         describe = partial(failure_of_target, params=params, replicates=ordered)
         for target in group["targets"]:
+            if self._code.replacement.is_limited:
+                return
             run = partial(score, self._code, target, params, group["param_id"], ordered)
             losses = self._run_step(group, group["n_replicates"] + target, run, describe)
             if losses is not None:
@@ -195,7 +199,8 @@ class TaskRun:
                 with contextlib.suppress(OSError):
                     os.write(2, b"the model closed the socket to its worker, a descriptor that it did not open\n")
                 os._exit(_CHANNEL_CLOSED)
-            self._code.state.restore()
+            if lowered := self._code.state.restore():
+                self._code.replacement.lowered(lowered)
 
     def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
         with contextlib.suppress(BaseException):  # the model may have raised an error with any file
@@ -221,6 +226,11 @@ class TaskRun:
             flush_prints()
             end_for_lost_files()
 
+    def _blame_no_step(self) -> None:
+        """Blame no step if this process dies now, unless the last one has lowered limits that the hand-over needs."""
+        if not self._code.replacement.is_limited:
+            self._page.idle()
+
     def _hand_over_in_time(self, *, group_done: bool) -> None:
         """Encode or hand over the open results, if they are old or many."""
         now, bytes_open = monotonic(), self._writer.bytes_open
@@ -239,14 +249,14 @@ class TaskRun:
             self._encode()
 
     def _encode(self) -> None:
-        self._page.idle()  # no step is to blame if the disk is full; the next child hands over the rows
+        self._blame_no_step()  # if the disk is full; the next child hands over the rows
         folder = self._request["part_folder"]
         self._results.handed_over(self._writer.encode(self._names, self._results.families_of, folder))
         self._handed_over_at = monotonic()
 
     def _hand_over(self) -> None:
         if self._encodes:
-            self._page.idle()  # as in _encode
+            self._blame_no_step()  # as in _encode
             self._encodes = False  # the file ends here: at most one of a task is too small
         self._results.handed_over(self._writer.flush())
         self._handed_over_at = monotonic()

@@ -48,7 +48,21 @@ class _Output(io.TextIOWrapper):
                 heading = f"group {group} ({short_id(param_id)}) {what} printed:\n"
                 super().write(f"\n{heading}" if _is_line_open else heading)
             _is_line_open = not text.endswith("\n")
-        return super().write(text)
+        n = super().write(text)
+        if self.write_through:  # PYTHONUNBUFFERED
+            self.flush()
+        return n
+
+    def detach(self) -> Any:
+        self.flush()
+        return self.buffer  # and keep it, for later simulations
+
+
+class _Buffer(io.BufferedWriter):
+    """Stays open for later simulations if the model closes a stream that writes to it."""
+
+    def close(self) -> None:
+        self.flush()
 
 
 def flush_prints() -> None:
@@ -63,9 +77,10 @@ def replace_streams() -> None:
     for name in ("stdout", "stderr"):
         before = getattr(sys, name)
         before.flush()
-        # Shared and not detached: a handler of logging may have the stream from before.
+        descriptor = io.FileIO(before.fileno(), "wb", closefd=False)
+        descriptor.name = before.name
         now = _Output(
-            before.buffer,
+            _Buffer(descriptor),
             before.encoding,
             before.errors,
             line_buffering=before.line_buffering,

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Step
-from mops.errors import ImportTimeout, ModelError
+from mops.errors import ClusterError, ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, advice_for_imported, python_files
 from mops.recovery import ABORTED, Death, EndedBy
@@ -186,6 +186,11 @@ class ChildProcess:
                     running = self._page.running()
                     if running and not running.has_ended and self.limits.seconds_since(running.since) > long_s:
                         progress.release(running.step)
+                elif message["name"] != request["name"]:  # its positions mean other groups
+                    if fd is not None:
+                        os.close(fd)
+                    what = f"child process {self.pid} sent results of another task ({message['name']})"
+                    raise ClusterError(what, where=request["name"])
                 elif message["kind"] == "ended":
                     self.limits.end_task()
                     self.replace_reason, self.replace_code = message["replace_reason"], message["replace_code"]

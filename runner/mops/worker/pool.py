@@ -228,9 +228,8 @@ class Pool:
             self._leftovers.add(code)
         if is_new:
             what = f"replacing child process {child.pid} because {child.replace_reason}"
-            self._report(
-                Report("leftovers", what, "the model should close its files and end its threads and processes")
-            )
+            then = "the model should close its files, end its threads and processes, and lower no hard limits"
+            self._report(Report("leftovers", what, then))
         else:
             logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
 

@@ -38,8 +38,8 @@ REPLACED_DEATHS = {
 }
 """Why a dead child was replaced, by what ended it (:attr:`mops.recovery.Death.by`)."""
 
-LEFTOVERS = ("descriptors", "threads", "processes", "files")
-"""What simulations leave and the system has only a limited number of; see the next."""
+LEFTOVERS = ("descriptors", "threads", "processes", "files", "limits")
+"""What simulations leave and the system has only a limited number of, and limits that they lower; see the next."""
 
 REPLACED_BETWEEN_SIMULATIONS = ("simulations", "growth", "size", *LEFTOVERS)
 """Why a child was replaced between two simulations (:attr:`mops.child.leftovers.ReplacementPolicy.code`)."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pool_lab import PoolLab, values
+from pool_lab import PoolLab, request_for, values
 
 from cases import case_folder
 from mops.child.leftovers import ReplacementPolicy
 from mops.recovery import EndedBy
+from mops.study.groups import Group
+from mops.study.ids_and_seeds import param_id
 from mops.task import TaskResult
 from mops.worker import slots
 
@@ -219,3 +221,64 @@ def test_every_way_to_end_a_child_has_a_reason() -> None:
     ways = {way for literal in get_args(EndedBy) for way in get_args(literal)}
     assert {"itself", "timeout", "memory", "stop"} < ways
     assert set(slots.REPLACED_DEATHS) == ways - {"stop", "import"}, "a child that mops stops is not replaced"
+
+
+LOWERS = """
+import os, resource
+
+def lower(p):
+    if p["a"] == 1:
+        limit = getattr(resource, "RLIMIT_" + p["limit"])
+        resource.setrlimit(limit, (p["n"], p["n"]))
+
+def run(p, s):
+    if p["in"] == "model" and s % 2:
+        lower(p)
+    return {"pid": os.getpid()}
+
+def first(p, replicates):
+    if p["in"] == "target":
+        lower(p)
+    return float(open("/dev/null").fileno() > 0)
+
+def second(p, replicates):
+    return first({**p, "in": "model"}, replicates)
+"""
+
+
+def groups_with(sets: list[dict[str, Any]]) -> tuple[Group, ...]:
+    return tuple(Group(i, param_id(params), params, (0, 1)) for i, params in enumerate(sets))
+
+
+@pytest.mark.parametrize("where", ["model", "target"])
+def test_a_process_with_a_lower_hard_limit_is_replaced(
+    lab: PoolLab, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next step, also a target, would fail because of another one."""
+    pool = lab.pool(LOWERS, targets=("model:first", "model:second"), retries=0)
+    before = slots.counts()[1]
+    # Enough descriptors to hand over what is done, and not for another step.
+    sets = [{"a": a, "limit": "NOFILE", "n": 100, "in": where} for a in range(3)]
+    result = pool.run(request_for(pool.context, groups_with(sets)))
+    assert (result.done, result.failures) == ({0, 1, 2}, [])
+    assert [loss.loss for loss in result.losses] == [1.0] * 6
+    assert len(set(pids_of(result))) == 2
+    assert replaced_since(before) == {"limits": 1}
+    assert "because a simulation or target has lowered the hard limit RLIMIT_NOFILE;" in caplog.text
+
+
+@pytest.mark.parametrize(("limit", "n"), [("FSIZE", 1), ("NOFILE", 3)])
+@pytest.mark.parametrize("where", ["model", "target"])
+def test_a_step_is_to_blame_for_results_that_its_process_cannot_hand_over(
+    lab: PoolLab, limit: str, n: int, where: str
+) -> None:
+    """Regression: no step was, so the attempt ended."""
+    pool = lab.pool(LOWERS, targets=("model:first", "model:second"), retries=1)
+    sets = [{"a": a, "limit": limit, "n": n, "in": where} for a in range(4)]
+    result = pool.run(request_for(pool.context, groups_with(sets)))
+    assert result.done == {0, 1, 2, 3}
+    assert {loss.group for loss in result.losses} >= {0, 2, 3}
+    (failure,) = (failure for failure in result.failures if failure.target != "*")
+    blamed = (1, None) if where == "model" else (None, "model:first")
+    assert (failure.group, failure.reason, failure.replicate, failure.target) == (1, "crashed", *blamed)
+    assert failure.traceback.rstrip().endswith(f"a simulation or target has lowered the hard limit RLIMIT_{limit}")

@@ -114,6 +114,10 @@ RESTORED = {
     "context variables (`contextvars`)": ("VARIABLE.set(7)", "VARIABLE.get()"),
     "locale": ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_ALL)"),
     "`sys.stdout` and `sys.stderr`": ("sys.stdout = sys.stderr = io.StringIO()", "[type(sys.stdout), sys.stderr.name]"),
+    "limits (`resource.setrlimit`)": (
+        "[resource.setrlimit(n, (9, resource.getrlimit(n)[1])) for n in LIMITS]",
+        "[resource.getrlimit(n) for n in LIMITS]",
+    ),
     "state of `random` and `numpy.random`": (
         "random.seed(5); np.random.seed(5)",
         "[random.random(), np.random.random(), random.gauss(0, 1), np.random.normal()]",
@@ -134,12 +138,14 @@ KEPT = {
     "temporary files, `/dev/shm`": ("tempfile.mkdtemp(prefix='left')", "len(os.listdir(os.environ['TMPDIR']))"),
 }
 LEAVES = """
-import contextvars, decimal, io, locale, os, random, signal, subprocess, sys, tempfile, threading, time, warnings
+import contextvars, decimal, io, locale, os, random, resource, signal, subprocess, sys, tempfile, threading, time
+import warnings
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from mops.system.process_tree import children_of
 np.seterr(all="ignore")
+LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
 CACHE, RNG, VARIABLE = [], np.random.default_rng(5), contextvars.ContextVar("x", default=5)
 
 def run(params, seed):
@@ -215,3 +221,34 @@ def test_a_temporary_folder_that_the_import_chooses_stays(lab: PoolLab, start: s
         "def run(p, s):\n    return {'x': [tempfile.gettempdir() == os.environ['TMPDIR'] == str(HERE)]}\n"
     )
     assert values(lab.run(lab.pool(code, start=start), [{"a": 1}]), "x") == {(0, 0): [True]}
+
+
+# How a simulation closes its streams. None of them closes the descriptor.
+CLOSES = (
+    "sys.stdout.close(); sys.stderr.close()",
+    "sys.stdout.buffer.close(); sys.stderr.buffer.close()",
+    "sys.stdout.detach(); sys.stderr.detach()",
+    "sys.stdout = io.TextIOWrapper(sys.stdout.buffer); sys.stderr = io.TextIOWrapper(sys.stderr.detach())",
+    "[stream.__exit__() for stream in (sys.stdout, sys.stderr)]",
+)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_simulation_that_closes_its_streams_does_not_close_those_of_others(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, unbuffered: str
+) -> None:
+    """Regression: the prints of later simulations raised a ValueError, and the simulations failed."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    code = (
+        "import io, logging, sys\nOUT = sys.stdout\nlogging.basicConfig(stream=sys.stderr)\n\ndef run(p, s):\n"
+        "    for name in ('out', 'err'):\n"
+        "        print(name, p['a'], 'before', end='', file=getattr(sys, f'std{name}'))\n"
+        "    exec(p['closes'])\n    print('kept', p['a'], file=OUT)\n    logging.warning('log %d', p['a'])\n"
+        "    print('after', p['a'])\n    return {'x': 1}\n"
+    )
+    result = lab.run(lab.pool(code), [{"a": a, "closes": closes} for a, closes in enumerate((*CLOSES, ""))])
+    assert not result.failures
+    for a in range(len(CLOSES) + 1):
+        for text in (f"out {a} before", f"err {a} before", f"kept {a}", f"WARNING:root:log {a}", f"after {a}"):
+            assert result.prints.count(text) == 1
+    assert "error" not in result.prints.lower()

@@ -163,6 +163,7 @@ class TestWriter:
         assert ends[1].receive() == (
             {
                 "kind": "ended",
+                "name": "mops-part-test",
                 "seconds": 1.5,
                 "written": [],
                 "replace_reason": "it is old",
