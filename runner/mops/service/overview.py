@@ -77,7 +77,7 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
     dask = _answer(lambda: dask_of(service, sim_threads), faults)
     workers = None if pods is None and dask is None else joined(pods or (), dask.connected if dask else ())
     runners = None if phases is None else Counter(phase.word for phase in phases.values())
-    refused = _answer(service.refused, faults)
+    refused = {} if pods is None else _answer(service.refused, faults)
     # A cluster out of reach fails each question with the same error.
     distinct = list({fault.what: fault for fault in faults}.values())
     return ServiceOverview(scheduler, workers, runners, dask, autoscaler, distinct, refused or {})
