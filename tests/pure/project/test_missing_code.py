@@ -74,4 +74,4 @@ def test_a_module_that_this_program_has_from_another_file(monkeypatch: pytest.Mo
             advice = advice_for_imported(missing, files)
             assert (advice is not None) == is_named
             assert advice is None or (advice.hint or "").startswith(f"walk is {file}, which the bundle")
-    assert advice_for_imported("walks:run", ["model.py"]) is None
+    assert advice_for_imported("not_imported_anywhere:run", ["model.py"]) is None
