@@ -224,7 +224,9 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
     data = np.array(values, subok=False)
     if data.dtype.names:
         raise TypeError("it is a structured array; return a mapping of its fields to columns")
-    _refuse_numbers(data.dtype.type)
+    _refuse_complex(data.dtype.type)
+    if data.dtype.type is np.longdouble:  # which Arrow does not have
+        data = data.astype(np.float64)
     if not data.dtype.isnative:
         data = data.astype(data.dtype.newbyteorder("="))
     if data.dtype.kind in "SU":  # pyarrow would cut numpy's text and bytes at the first NUL
@@ -265,14 +267,9 @@ def _refuse_exotic(kind: type) -> None:
         raise TypeError(f"it holds values of pandas.{name}, which mops does not store; return {_INSTEAD[name]}")
 
 
-_COMPLEX = complex | np.complexfloating
-
-
-def _refuse_numbers(kind: type) -> None:
-    if issubclass(kind, _COMPLEX):
+def _refuse_complex(kind: type) -> None:
+    if issubclass(kind, complex | np.complexfloating):
         raise TypeError("it holds complex numbers; return .real and .imag")
-    if issubclass(kind, np.longdouble):
-        raise TypeError("it holds numbers of type longdouble; return float64")
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
@@ -337,7 +334,7 @@ def _noun_for(value: Any) -> str:
     if isinstance(value, np.datetime64 | np.timedelta64):
         return f"numpy's {value.dtype}"
     if isinstance(value, numbers.Number | np.number):
-        _refuse_numbers(kind)
+        _refuse_complex(kind)
         return "numbers"
     if isinstance(value, datetime.datetime):
         zone = "without" if value.tzinfo is None else "with"
@@ -352,7 +349,7 @@ def _of_one_noun(values: list[Any], noun: str) -> Column:
     """Return values as a column, with those converted that pyarrow would change."""
     is_of_pandas = any(is_pandas(type(value)) for value in values)
     if noun == "numbers":  # if the list has a float16, pyarrow converts all its numbers to integers
-        values = [float(value) if isinstance(value, np.float16) else value for value in values]
+        values = [float(value) if isinstance(value, np.float16 | np.longdouble) else value for value in values]
     elif noun in ("times with a zone", "times without a zone", "durations") and is_of_pandas:
         series = sys.modules["pandas"].Series(values)  # pyarrow would drop the nanoseconds in a list
         if series.dtype.kind not in "mM" or any(a != b for a, b in zip(series, values, strict=True) if b is not None):

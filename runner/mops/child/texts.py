@@ -48,19 +48,22 @@ class _Output(io.TextIOWrapper):
                 heading = f"group {group} ({short_id(param_id)}) {what} printed:\n"
                 super().write(f"\n{heading}" if _is_line_open else heading)
             _is_line_open = not text.endswith("\n")
-        n = super().write(text)
-        if self.write_through:  # PYTHONUNBUFFERED
-            self.flush()
-        return n
+        return super().write(text)
 
     def detach(self) -> Any:
         self.flush()
         return self.buffer  # and keep it, for later simulations
 
 
-class _Buffer(io.BufferedWriter):
-    """Stays open for later simulations if the model closes a stream that writes to it."""
+# These stay open for later simulations if the model closes a stream that writes to them.
 
+
+class _File(io.FileIO):
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Buffer(io.BufferedWriter):
     def close(self) -> None:
         self.flush()
 
@@ -77,10 +80,10 @@ def replace_streams() -> None:
     for name in ("stdout", "stderr"):
         before = getattr(sys, name)
         before.flush()
-        descriptor = io.FileIO(before.fileno(), "wb", closefd=False)
+        descriptor = _File(before.fileno(), "wb", closefd=False)
         descriptor.name = before.name
         now = _Output(
-            _Buffer(descriptor),
+            descriptor if before.write_through else _Buffer(descriptor),  # PYTHONUNBUFFERED
             before.encoding,
             before.errors,
             line_buffering=before.line_buffering,

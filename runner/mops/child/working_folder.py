@@ -211,13 +211,17 @@ def _files(path: Path) -> Iterator[Path]:
 
 def obey_modes() -> None:
     """Make this process, and all that it starts, obey the modes of files even as root, if the kernel lets it."""
-    # A capability lets root write into read-only files; this process gives it up.
+    give_up(_CAP_DAC_OVERRIDE)  # which lets root write into read-only files
+
+
+def give_up(capability: int) -> None:
+    """Give up a capability of root for this process and all that it starts, if the kernel lets it."""
     libc = ctypes.CDLL(None, use_errno=True)
     # First the bounding set: a program that root starts gets what that set still has.
-    libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
+    libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the same for capabilities above 31
     if libc.capget(header, sets) == 0:
         for i in range(3):
-            sets[i] &= ~(1 << _CAP_DAC_OVERRIDE)
+            sets[i] &= ~(1 << capability)
         libc.capset(header, sets)

@@ -160,7 +160,7 @@ class Launch:
         settings = location.settings.over(before.limits)
         python = None if (path := given.get("python")) is None else str(path)
         pod = given.get("pod") or PodOptions()
-        check_type(pod, PodOptions, "pod", "PodOptions", 'write pod=PodOptions(memory="4Gi")')
+        check_type(pod, PodOptions, "pod", "PodOptions", "pass an object of mops.storage.job_options.PodOptions")
         named = JobOptions(given_variables(given.get("env")), python, pod)
         options = replace(before.overridden(named), limits=settings.limits)
         where = f"job {job.name}" if job else None

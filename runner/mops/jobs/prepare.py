@@ -84,7 +84,6 @@ def prepare(
     storage: str | None = None,  # the bundle leaves it out if it is a folder in the project
 ) -> PreparedStudy:
     """Read and check a study and its project; write nothing except to the cache of bundles."""
-    refuse_in_import()
     root = given_project(project) if project is not None else None
     if isinstance(study, Mapping):
         source = given_study(study, root)

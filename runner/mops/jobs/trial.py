@@ -22,7 +22,7 @@ from mops.child.texts import without_headings
 from mops.errors import TrialFailed
 from mops.jobs.compare import Difference, Losses, differing_losses, differing_tables
 from mops.jobs.launch import StudyParts
-from mops.jobs.prepare import PreparedStudy, prepare
+from mops.jobs.prepare import PreparedStudy, prepare, refuse_in_import
 from mops.jobs.submit import study_of_call
 from mops.settings import Settings
 from mops.study.groups import Group
@@ -430,6 +430,8 @@ def check(
     >>> checked = mops.check(model=sir.simulate, sets=sets)
     >>> checked.reproducible, checked.trial.warm_seconds
     """
+    if run:
+        refuse_in_import()
     settings = Settings.given(settings)
     child = child_environment(given_variables(env), None if python is None else str(python), install=settings.install)
     prepared = prepare(study_of_call(study, parts, "mops.check"), project, settings.storage)

@@ -66,6 +66,7 @@ def advice_for_imported(missing: str, files: Sequence[str]) -> Advice | None:
     name = missing.partition(":")[0]
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     is_library = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    is_library |= name.partition(".")[0] in sys.stdlib_module_names
     if not file or is_library or any(file.endswith(f"/{packed}") for packed in files):
         return None
     do = "move it to the project, name its folder with project=, or check .mopsignore"

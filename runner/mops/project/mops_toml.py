@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import socket
 import tomllib
 import zipfile
@@ -55,6 +56,8 @@ def read_data_paths(root: Path) -> tuple[str, ...]:
         raise UsageError(f"{FILE} is not TOML: {bad}", where=str(file)) from bad
     where = str(file)
     _refuse_misspelled(tables, "[data]", where)
+    if "observed" not in tables:
+        _refuse_misspelled(tables, "[[observed]]", where)
     data = tables.get("data", {})
     if not isinstance(data, dict):
         raise UsageError(f"'data' in {FILE} is not a table", where=where, hint="write [data], and 'paths' below it")
@@ -71,7 +74,7 @@ def read_data_paths(root: Path) -> tuple[str, ...]:
 def _refuse_misspelled(tables: Iterable[str], table: str, where: str) -> None:
     known = table.strip("[]")
     for name in tables:
-        if name != known and nearest(name, [known]):
+        if name != known and nearest(name, [known], 0.7):
             raise UsageError(f"{FILE} has an unknown table [{name}]; did you mean {table}?", where=where)
 
 
@@ -112,7 +115,6 @@ def read_observed(bundle: bytes) -> list[Observed]:
         if FILE not in archive.namelist():
             return []
         tables = tomllib.loads(archive.read(FILE).decode("utf-8-sig"))
-        _refuse_misspelled(tables, "[[observed]]", FILE)
         entries = tables.get("observed", [])
         if not isinstance(entries, list):
             raise UsageError(f"'observed' in {FILE} is not a list of tables", where=FILE, hint=_OBSERVED_FORM)
@@ -122,14 +124,16 @@ def read_observed(bundle: bytes) -> list[Observed]:
 def _observed(archive: zipfile.ZipFile, entry: Any) -> Observed:
     is_right = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in _OBSERVED_KEYS)
     if not is_right or entry.keys() - set(_OBSERVED_KEYS):
-        raise UsageError(f"an entry [[observed]] in {FILE} has wrong keys", where=FILE, hint=_OBSERVED_FORM)
-    file = entry["file"]
+        found = f": {', '.join(entry)}" if isinstance(entry, dict) else ""
+        raise UsageError(f"an entry [[observed]] in {FILE} has wrong keys{found}", where=FILE, hint=_OBSERVED_FORM)
+    file = posixpath.normpath(entry["file"])
     try:
         table = pa_csv.read_csv(io.BytesIO(archive.read(file)))
         columns = table.column_names
     except KeyError:
         what = f"the project has no file {file!r}, which [[observed]] names"
-        raise UsageError(what, where=FILE, hint="name a CSV file by its path from the project root") from None
+        hint = "name a CSV file by its path from the project root, which .mopsignore does not leave out"
+        raise UsageError(what, where=FILE, hint=hint) from None
     except pa.ArrowInvalid as bad:
         raise UsageError(f"the data cannot be read as CSV: {bad}", where=file) from bad
     except UnicodeDecodeError as bad:

@@ -28,8 +28,8 @@ from mops.errors import (
     ModelError,
     OptionsError,
     Problem,
+    UsageError,
     absolute,
-    check_type,
     path_fault,
     path_refused,
     printable_path,
@@ -98,10 +98,10 @@ class ChildEnvironment:
 
 def given_variables(env: Variables | None) -> dict[str, str | None]:
     """Return the variables of a Python caller; None: there are none. UsageError: they are no mapping."""
-    if env is None:
-        return {}
-    check_type(env, Mapping, "env", "a mapping", 'write env={"NAME": "VALUE"}')
-    return dict(env)
+    try:
+        return dict(env or {})
+    except (TypeError, ValueError) as bad:
+        raise UsageError("env is no mapping", where="env", hint='write env={"NAME": "VALUE"}') from bad
 
 
 def child_environment(

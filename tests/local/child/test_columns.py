@@ -184,6 +184,8 @@ KEPT: dict[str, tuple[Any, list[Any]]] = {
     "missing values of pandas in a list": ([1, pd.NA], [1, None]),
     # Python
     "halves in a list": ([np.float16(0.5), 4097], [0.5, 4097.0]),
+    "long doubles": (np.array([0.5, 1], np.longdouble), [0.5, 1.0]),
+    "long doubles in a list": ([np.longdouble(0.5), 1.0], [0.5, 1.0]),
     "numbers of many widths": ([np.float32(0.5), np.float64(0.1), 3], [0.5, 0.1, 3.0]),
     "decimals": ([decimal.Decimal("1.50"), None], [decimal.Decimal("1.50"), None]),
     "names of numbers": ([Colour.RED, 2], [1, 2]),
@@ -257,8 +259,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "complex numbers": (np.array([1j]), r"it holds complex numbers; return \.real and \.imag"),
     "complex numbers in a list": ([1.0, 1j], r"it holds complex numbers; return \.real and \.imag"),
     "one complex number of numpy": (np.complex64(1j), r"it holds complex numbers; return \.real and \.imag"),
-    "long doubles": (np.array([1], np.longdouble), "it holds numbers of type longdouble; return float64"),
-    "one long double": (np.longdouble(1), "it holds numbers of type longdouble; return float64"),
     "times of hours": (np.array(["2024-01-01T12"], "M8[h]"), "unit"),
     "a structured array": (np.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]), "structured"),
     "a matrix": (np.zeros((2, 2)), "2 dimensions"),

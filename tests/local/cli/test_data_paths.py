@@ -48,7 +48,7 @@ def test_a_mistake_in_observed_is_refused_before_a_job_exists(lab: CommandLab) -
     ]:
         lab.write("mops.toml", text)
         for command in ("jobs submit", "study check --no-run"):
-            refused_and_nothing_written(lab, lab.run(*command.split(), lab.study), said, where="at: mops.toml")
+            refused_and_nothing_written(lab, lab.run(*command.split(), lab.study), said, where="mops.toml\n")
 
 
 def test_exported_results_are_not_in_the_bundle_of_the_next_job(lab: CommandLab) -> None:

@@ -200,7 +200,10 @@ def test_an_argument_of_a_wrong_type_is_refused_with_the_form_to_write(
         (lambda: mops.check(model="model:run", sets=[{"x": 1}], settings={}), "write settings=mops.settings.Settings("),
         (lambda: mops.submit(**call, env=["A=1"]), 'write env={"NAME": "VALUE"}'),
         (lambda: mops.check(model="model:run", sets=[{"x": 1}], env=["A=1"]), 'write env={"NAME": "VALUE"}'),
-        (lambda: mops.submit(**call, pod={"memory": "4Gi"}), 'write pod=PodOptions(memory="4Gi")'),
+        (
+            lambda: mops.submit(**call, pod={"memory": "4Gi"}),
+            "pass an object of mops.storage.job_options.PodOptions",
+        ),
         (lambda: job.extend(replicates="2"), "write a number, like replicates=10"),
         (lambda: mops.resume("typed"), "open the job: mops.resume(mops.open_job(name))"),
         (lambda: mops.retry("typed"), "open the job: mops.retry(mops.open_job(name))"),

@@ -355,6 +355,15 @@ class TestPrints:
         pool = lab.pool("def run(p, s):\n    print('no end of line', end='')\n    return {'x': 1}\n")
         assert lab.run(pool, [{"a": 1}]).prints.endswith(" printed:\nno end of line")
 
+    @pytest.mark.usefixtures("real_children")
+    def test_bytes_are_written_at_once_if_python_is_told_to(
+        self, lab: PoolLab, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+        code = "import os, sys\n\ndef run(p, s):\n    sys.stdout.buffer.write(b'last words\\n')\n    os._exit(3)\n"
+        (failure,) = lab.run(lab.pool(code, retries=0), [{"a": 1}]).failures
+        assert "last words" in failure.traceback
+
     def test_a_process_that_never_stops_printing_does_not_delay_others(self, lab: PoolLab) -> None:
         code = "import subprocess\n\ndef run(p, s):\n    subprocess.Popen(['yes'])\n    return {'x': 1}\n"
         pool = lab.pool(code)

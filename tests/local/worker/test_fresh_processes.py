@@ -226,6 +226,10 @@ def test_every_way_to_end_a_child_has_a_reason() -> None:
 LOWERS = """
 import os, resource
 
+from mops.child.working_folder import give_up
+
+give_up(24)  # CAP_SYS_RESOURCE, with which root may raise a hard limit again
+
 def lower(p):
     if p["a"] == 1:
         limit = getattr(resource, "RLIMIT_" + p["limit"])
@@ -265,6 +269,14 @@ def test_a_process_with_a_lower_hard_limit_is_replaced(
     assert len(set(pids_of(result))) == 2
     assert replaced_since(before) == {"limits": 1}
     assert "because a simulation or target has lowered the hard limit RLIMIT_NOFILE;" in caplog.text
+
+
+def test_a_model_may_limit_the_memory_of_its_process_in_each_call(lab: PoolLab) -> None:
+    """A new process for each call takes 80 ms."""
+    before = slots.counts()[1]
+    result = lab.run(lab.pool(LOWERS), [{"a": 1, "b": b, "limit": "AS", "n": 1 << 40, "in": "model"} for b in range(4)])
+    assert len(set(pids_of(result))) == 1
+    assert replaced_since(before) == {}
 
 
 @pytest.mark.parametrize(("limit", "n"), [("FSIZE", 1), ("NOFILE", 3)])

@@ -209,6 +209,18 @@ def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Run, tmp_pat
     assert values(run(code, [{"a": 1}], n_replicates=2), "x") == {(0, 0): [0, 1], (0, 1): [0, 2]}
 
 
+def test_a_limit_that_a_module_sets_when_a_simulation_imports_it_stays(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lowers.py").write_text(
+        "import resource\n_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))\n"
+    )
+    code = (
+        "import resource\n\ndef run(p, s):\n    import lowers\n"
+        "    return {'x': [resource.getrlimit(resource.RLIMIT_NOFILE)[0]]}\n"
+    )
+    assert values(run(code, [{"a": 1}, {"a": 2}]), "x") == {(0, 0): [512], (1, 0): [512]}
+
+
 def test_a_simulation_may_put_another_object_in_place_of_the_environment(run: Run) -> None:
     code = "import os\n\ndef run(p, s):\n    os.environ = {'A': 'x'}\n    return {'x': [len(os.environ)]}\n"
     assert values(run(code, [{"a": 1}, {"a": 2}]), "x") == {(0, 0): [1], (1, 0): [1]}
@@ -233,6 +245,7 @@ CLOSES = (
 )
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_simulation_that_closes_its_streams_does_not_close_those_of_others(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, unbuffered: str

@@ -20,6 +20,7 @@ def test_paths_are_read(tmp_path: Path, subtests: pytest.Subtests) -> None:
         ('[data]\npaths = ["/data/a.parquet", "/b"]\n', ("/data/a.parquet", "/b")),
         ('\ufeff[data]\npaths = ["/é"]\n', ("/é",)),
         ("[other]\nx = 1\n", ()),
+        ("[server]\nport = 1\n[[observed]]\n", ()),
     ]:
         with case_folder(subtests, tmp_path, (text, expected)) as folder:
             (folder / "mops.toml").write_text(text, encoding="utf-8")
@@ -37,6 +38,7 @@ def test_a_mistake_is_refused_with_the_file(tmp_path: Path, subtests: pytest.Sub
         ("[data\n", "mops.toml is not TOML"),
         ("data = 3\n", "'data' in mops.toml is not a table"),
         ("[dat]\npaths = []\n", r"unknown table \[dat\]; did you mean \[data\]"),
+        ('[[observe]]\noutput = "daily"\n', r"unknown table \[observe\]; did you mean \[\[observed\]\]"),
         ('[data]\npath = ["/a"]\n', r"\[data\] in mops.toml has an unknown key 'path'"),
         ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
         ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),

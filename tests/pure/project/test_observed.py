@@ -37,7 +37,6 @@ def test_a_project_need_not_declare_data(subtests: pytest.Subtests) -> None:
 
 def test_a_wrong_declaration_is_named(subtests: pytest.Subtests) -> None:
     for toml, files, what in [
-        ('[[observe]]\noutput = "daily"\n', {}, r"unknown table \[observe\]; did you mean \[\[observed\]\]"),
         ('observed = "x"\n', {}, "not a list of tables"),
         ('[[observed]]\noutput = "daily"\n', {}, "wrong keys"),
         (f"{DECLARED}more = 1\n", {}, "wrong keys"),
