@@ -38,7 +38,7 @@ def test_a_person_with_three_jobs_gets_as_much_as_a_person_with_one(service: Ser
     """If all jobs were equal, ``ada`` would get three times as much as ``bob``."""
     settings = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "1", "MODELOPS_JOB_TASK_SECONDS": "0.5"}
     hers = ("ada-1", "ada-2", "ada-3")
-    many, few = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("many", 400), ("few", 40)))
+    many, few = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("many", 400), ("few", 100)))
     with modeller(service, "ada") as ada, modeller(service, "bob") as bob:
         for name in hers:
             service.mops("jobs", "submit", many, "--name", name, **ada, **settings)
@@ -47,11 +47,11 @@ def test_a_person_with_three_jobs_gets_as_much_as_a_person_with_one(service: Ser
         service.mops("jobs", "submit", few, "--name", "bob", **bob, **settings)
         begun(service, "bob")
         before = sum(map(service.committed, hers))
-        wait_for(lambda: service.committed("bob") == 40, said=lambda: service.what_is_wrong("bob"))
+        wait_for(lambda: service.committed("bob") == 100, said=lambda: service.what_is_wrong("bob"))
         meanwhile = sum(map(service.committed, hers)) - before
         for name in hers:
             service.mops("jobs", "cancel", name, **ada)
-        assert meanwhile < 2 * 36, f"ada got {meanwhile} parameter sets while bob got 36"
+        assert meanwhile < 2 * 96, f"ada got {meanwhile} parameter sets while bob got 96"
         for name in hers:
             service.wait(name, "cancelled")
         service.wait("bob")
