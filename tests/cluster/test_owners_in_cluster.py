@@ -21,7 +21,10 @@ def modeller(service: Service, name: str) -> Iterator[dict[str, str]]:
     """Create a person with the Role for clients; yield the environment of the person."""
     with person(service, name) as env:
         bind(service, name, "mops-client")
-        yield env
+        try:
+            yield env
+        finally:
+            service.kubectl("delete", "rolebinding", f"{name}-mops-client")  # another test may use the name
 
 
 def bind(service: Service, name: str, role: str) -> None:
