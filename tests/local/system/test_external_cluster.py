@@ -386,10 +386,11 @@ def test_a_worker_that_its_nanny_restarts_while_it_sends_a_result_ran_out_of_mem
             future = cluster.client.submit(Large, key="sim-job-1-1", pure=False)
             wait_for(future.done)
             next(cluster.results([future], lambda _: False))
-            (loss,) = wait_for(cluster.worker_losses)
-    assert loss.results == {"sim-job-1-1"}
-    assert loss.cause.memory
-    assert loss.cause.text.startswith("its nanny restarted it at ")
+            losses = wait_for(cluster.worker_losses)
+    for loss in losses:  # Dask may have run the task again, on the process that the nanny has started
+        assert loss.results == {"sim-job-1-1"}
+        assert loss.cause.memory
+        assert loss.cause.text.startswith("its nanny restarted it at ")
 
 
 def test_a_job_says_how_many_slots_it_can_use_and_which_workers_are_busy(lab: StudyLab, tmp_path: Path) -> None:
