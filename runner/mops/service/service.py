@@ -252,9 +252,7 @@ class Service:
 
     def _dedicated_name(self, job: str) -> str | None:
         """Return the name of a job's dedicated cluster; None: it has none."""
-        runner = newest(self._jobs(names.of_job(job))) or {"metadata": {}}
-        name: str | None = runner["metadata"].get("annotations", {}).get(names.DEDICATED_CLUSTER)
-        return name
+        return _dedicated_name_of(newest(self._jobs(names.of_job(job))))
 
     def phase(self, job: str) -> Phase:
         """Return the phase of a job's newest Job."""
@@ -340,7 +338,8 @@ class Service:
     def _needed(self, job: str) -> Iterator[tuple[str, dict[str, str], str]]:
         """Yield what a job's runner needs: for people, by the labels of its pods, and by the names of Deployments."""
         scheduler, release = "the Dask scheduler", self.profile.service.release
-        if name := self._dedicated_name(job):
+        runner = newest(self._jobs(names.of_job(job)))
+        if name := _dedicated_name_of(runner):
             for component, what in ((names.SCHEDULER, scheduler), (names.WORKER, "workers")):
                 yield what, {names.DASK_CLUSTER: name, names.DASK_COMPONENT: component}, f"{name}-*"
             return
@@ -349,7 +348,6 @@ class Service:
             parts[names.AUTOSCALER] = "the autoscaler, which starts workers"
         for component, what in parts.items():
             yield what, names.of_component(release, component), f"{release}-{component}"
-        runner = newest(self._jobs(names.of_job(job)))
         pool = (runner and variable_of(runner, f"{PREFIX}POOL")) or names.DEFAULT_POOL
         what = "workers" if pool == names.DEFAULT_POOL else f"workers of pool {pool}"
         labels = names.of_component(release, names.WORKER) | {names.POOL: pool}
@@ -374,6 +372,11 @@ class Service:
         pages = self.profile.service.dashboard
         with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:
             yield f"http://{here}/status"
+
+
+def _dedicated_name_of(runner: Object | None) -> str | None:
+    """Return the name of the dedicated cluster that a runner's Job names; None: it names none."""
+    return runner["metadata"].get("annotations", {}).get(names.DEDICATED_CLUSTER) if runner else None
 
 
 def _by_label(objects: Iterable[Object], label: str) -> defaultdict[str, list[Object]]:
